@@ -1,0 +1,61 @@
+package records
+
+import (
+	"fmt"
+
+	"google.golang.org/protobuf/proto"
+
+	recordv1 "github.com/errand-run/errand/messages/errand/record/v1"
+)
+
+// Writer is the version of the writing rules that this binary follows. A record
+// whose min_writer is above it must not be changed by this binary.
+const Writer uint32 = 1
+
+// Encode returns the stored form of a record: the same bytes for the same record.
+func Encode(record proto.Message) []byte {
+	data, err := proto.MarshalOptions{Deterministic: true}.Marshal(record)
+	if err != nil {
+		// Only a string that is not UTF-8 can do this; the API refuses those.
+		panic(fmt.Sprintf("encode %s: %v", record.ProtoReflect().Descriptor().FullName(), err))
+	}
+	return data
+}
+
+// Decode reads a stored record into into. Fields that this version does not know
+// are kept and written back.
+func Decode(kv KV, into proto.Message) error {
+	if err := proto.Unmarshal(kv.Value, into); err != nil {
+		return Errorf(ClassInternal, "decode %s: %w", kv.Key, err)
+	}
+	return nil
+}
+
+// DecodeRun reads a run's record.
+func DecodeRun(kv KV) (*recordv1.Run, error) {
+	run := &recordv1.Run{}
+	return run, Decode(kv, run)
+}
+
+// Terminal tells whether a status is one that is never left.
+func Terminal(status recordv1.Status) bool {
+	switch status {
+	case recordv1.Status_STATUS_SUCCEEDED, recordv1.Status_STATUS_FAILED, recordv1.Status_STATUS_TIMED_OUT,
+		recordv1.Status_STATUS_CANCELED, recordv1.Status_STATUS_SKIPPED:
+		return true
+	default:
+		return false
+	}
+}
+
+// ClassOfTrigger returns the class of history of the runs of a trigger.
+func ClassOfTrigger(trigger recordv1.Trigger) HistoryClass {
+	switch trigger {
+	case recordv1.Trigger_TRIGGER_CONSOLE:
+		return ClassConsole
+	case recordv1.Trigger_TRIGGER_SCHEDULE:
+		return ClassSchedule
+	default:
+		return ClassOther
+	}
+}

@@ -1,0 +1,120 @@
+package records
+
+import recordv1 "github.com/errand-run/errand/messages/errand/record/v1"
+
+// Get reads one key.
+func Get(key string) Op { return Op{Kind: OpGet, Key: key} }
+
+// Range reads every key below a prefix.
+func Range(prefix string) Op { return Op{Kind: OpGet, Key: prefix, Prefix: true} }
+
+func put(key string, value []byte) Op { return Op{Kind: OpPut, Key: key, Value: value} }
+
+func del(key string) Op { return Op{Kind: OpDelete, Key: key} }
+
+func absent(key string) Compare {
+	return Compare{Key: key, Target: TargetCreate, Relation: Equal}
+}
+
+func unchanged(key string, mod int64) Compare {
+	return Compare{Key: key, Target: TargetMod, Relation: Equal, Operand: mod}
+}
+
+// Read is the transaction that only reads.
+func Read(ops ...Op) Txn { return Txn{Then: ops} }
+
+// Create records a run that must not exist nor have existed. Its Else answers
+// the record and the tombstone, in this order.
+func (k Keys) Create(run *recordv1.Run, nextWakeMs int64) Txn {
+	key := k.Run(run.GetId())
+	then := []Op{put(key, Encode(run)), k.putLive(run, nextWakeMs)}
+	return Txn{
+		If:   []Compare{absent(key), absent(k.Gone(run.GetId()))},
+		Then: then,
+		Else: []Op{Get(key), Get(k.Gone(run.GetId()))},
+	}
+}
+
+// Place commits a run to a node's session: once, while the node is not draining.
+// Its Else answers the record, the node's session and its drain, in this order.
+func (k Keys) Place(run *recordv1.Run, mod, nextWakeMs int64, assignment *recordv1.Assignment) Txn {
+	node, id := run.GetPlacement().GetNode(), run.GetId()
+	conditions := []Compare{
+		unchanged(k.Run(id), mod),
+		{Key: k.Node(node), Target: TargetCreate, Relation: Equal, Operand: assignment.GetSession()},
+		absent(k.Drain(node)),
+		absent(k.Assignment(node, id)),
+	}
+	for _, gate := range run.GetGates() {
+		conditions = append(conditions, Compare{Key: k.Slot(gate, id), Target: TargetCreate, Relation: NotEqual})
+	}
+	return Txn{
+		If:   conditions,
+		Then: []Op{put(k.Run(id), Encode(run)), k.putLive(run, nextWakeMs), put(k.Assignment(node, id), Encode(assignment))},
+		Else: []Op{Get(k.Run(id)), Get(k.Node(node)), Get(k.Drain(node))},
+	}
+}
+
+// Unplace takes a run off the node that it provably left: after a void, or for a
+// retry. It frees the slots; a later requeue asks for them again.
+func (k Keys) Unplace(run *recordv1.Run, mod, nextWakeMs int64, node string) Txn {
+	id := run.GetId()
+	then := []Op{put(k.Run(id), Encode(run)), k.putLive(run, nextWakeMs), del(k.Assignment(node, id))}
+	for _, gate := range run.GetGates() {
+		then = append(then, del(k.Slot(gate, id)))
+	}
+	return k.change(run, mod, then)
+}
+
+// Update changes a run that stays where it is: Started, or a new hold reason.
+func (k Keys) Update(run *recordv1.Run, mod, nextWakeMs int64) Txn {
+	return k.change(run, mod, []Op{put(k.Run(run.GetId()), Encode(run)), k.putLive(run, nextWakeMs)})
+}
+
+// Wish records that the run shall end and tells its node by the assignment. The
+// assignment keeps its create revision, and with it the fencing token.
+func (k Keys) Wish(run *recordv1.Run, mod, nextWakeMs int64, node string, assignment *recordv1.Assignment) Txn {
+	id := run.GetId()
+	return k.change(run, mod, []Op{
+		put(k.Run(id), Encode(run)), k.putLive(run, nextWakeMs), put(k.Assignment(node, id), Encode(assignment)),
+	})
+}
+
+// End makes a run terminal and frees everything it held, in one transaction (G4,
+// G5). The node is where it was placed, empty if it was not.
+func (k Keys) End(run *recordv1.Run, mod int64, node string) Txn {
+	id := run.GetId()
+	then := []Op{put(k.Run(id), Encode(run)), del(k.Live(id))}
+	if node != "" {
+		then = append(then, del(k.Assignment(node, id)))
+	}
+	for _, gate := range run.GetGates() {
+		then = append(then, del(k.Queue(gate, id)), del(k.Slot(gate, id)))
+	}
+	if run.GetTask() != "" {
+		then = append(then, del(k.Overlap(run.GetApp(), run.GetTask(), id)))
+	}
+	history := Encode(&recordv1.History{Status: run.GetStatus(), Name: run.GetName()})
+	class := ClassOfTrigger(run.GetTrigger())
+	then = append(then, put(k.History(id, run.GetApp(), class, run.GetEndedAt()), history))
+	return k.change(run, mod, then)
+}
+
+// Note changes a terminal run's record without touching anything else: a late
+// exit.
+func (k Keys) Note(run *recordv1.Run, mod int64) Txn {
+	return k.change(run, mod, []Op{put(k.Run(run.GetId()), Encode(run))})
+}
+
+func (k Keys) putLive(run *recordv1.Run, nextWakeMs int64) Op {
+	return put(k.Live(run.GetId()), Encode(&recordv1.Live{NextWake: nextWakeMs}))
+}
+
+// change guards every write but a create: the record is as it was read, and it
+// was read as existing, so that no actor brings a deleted run back.
+func (k Keys) change(run *recordv1.Run, mod int64, then []Op) Txn {
+	if mod <= 0 {
+		panic("records: a change of run " + run.GetId() + " without the revision that was read")
+	}
+	return Txn{If: []Compare{unchanged(k.Run(run.GetId()), mod)}, Then: then, Else: []Op{Get(k.Run(run.GetId()))}}
+}

@@ -1,0 +1,135 @@
+// Package sandbox declares what the node asks of a sandbox driver, and the words
+// that drivers and node share. The drivers are its subpackages: null, process and
+// containerd. One conformance suite (subpackage conformance) runs against all of
+// them.
+//
+// A driver runs one command in one isolated place and tells the truth about its
+// end. It decides nothing: when to start, stop and remove is the node actor's.
+package sandbox
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	recordv1 "github.com/errand-run/errand/messages/errand/record/v1"
+)
+
+// Spec is one sandbox to create.
+type Spec struct {
+	// ID names everything of this sandbox on the node (records.SandboxID).
+	ID        string
+	Run       string
+	App       string
+	Task      string
+	Name      string
+	Attempt   int32
+	Placement int32
+	// NodeUUID marks what is ours where several nodes share one runtime.
+	NodeUUID string
+	// Command is what to run; Spec.Env holds the user's and the engine's variables.
+	Spec *recordv1.Spec
+	// StartToken and SpecHash are proof that a sandbox found later is this one.
+	StartToken []byte
+	SpecHash   []byte
+	// LogDir is the directory of the attempt's log (package logs); it exists.
+	LogDir string
+}
+
+// Exit is the observed end of a sandbox's command.
+type Exit struct {
+	// Code is nil unless it was observed from the process (G7). A death by signal
+	// has code 128 + Signal.
+	Code      *int32
+	Signal    int32
+	OOMKilled bool
+	StartedAt time.Time
+	At        time.Time
+	// Reason is set when there is no code: NOT_FOUND, NOT_EXECUTABLE or START_ERROR
+	// when the command never ran, SANDBOX_LOST when nobody saw the end.
+	Reason  recordv1.Reason
+	Message string
+	// Source says who saw it.
+	Source string
+}
+
+// State is how far a sandbox that List found has come.
+type State uint8
+
+// The states of a sandbox.
+const (
+	// StateCreated means that Start was not carried out.
+	StateCreated State = iota + 1
+	// StateRunning means that the main process may still run.
+	StateRunning
+	// StateExited means that Wait answers at once.
+	StateExited
+)
+
+// Info is a sandbox that List found.
+type Info struct {
+	ID         string
+	Run        string
+	Attempt    int32
+	Placement  int32
+	State      State
+	StartToken []byte
+	SpecHash   []byte
+}
+
+// Driver runs sandboxes. Its methods block, may be called from many goroutines,
+// and honour the context's deadline; a call for an id that is unknown returns an
+// error of records.ClassNotFound, except that Remove, Kill and Flush of nothing
+// succeed. An error of class OutcomeUnknown from Start means that the command may
+// run.
+type Driver interface {
+	// Name is the word that a run's spec names the driver with.
+	Name() string
+	// Create prepares everything short of starting the command, the image pulled and
+	// unpacked included. A *StartError says why it can not be; nothing is left then.
+	Create(ctx context.Context, spec Spec) error
+	// Start starts the command, at most once per sandbox, and returns when it is
+	// known to run or to have ended already. A *StartError says that the command
+	// never ran and never will.
+	Start(ctx context.Context, id string) (startedAt time.Time, err error)
+	// Signal sends a signal to the command (TERM to stop). delivered tells whether
+	// a process was there to receive it.
+	Signal(ctx context.Context, id string, signal int) (delivered bool, err error)
+	// Kill kills every process of the sandbox and returns when none is left.
+	// leftover tells whether any was alive.
+	Kill(ctx context.Context, id string) (leftover bool, err error)
+	// Wait returns when the main process has ended, as often as it is asked and
+	// after a restart of the daemon too, until Remove.
+	Wait(ctx context.Context, id string) (Exit, error)
+	// Flush returns when the log holds all that the command wrote and its end mark;
+	// complete is false when that can not be said. Only after Kill.
+	Flush(ctx context.Context, id string) (complete bool, err error)
+	// Remove removes everything but the log. It may be repeated.
+	Remove(ctx context.Context, id string) error
+	// List returns the sandboxes of this node, and only those.
+	List(ctx context.Context) ([]Info, error)
+	// Close releases what the driver holds in this process. Sandboxes go on.
+	Close() error
+}
+
+// StartError says why a sandbox can not be started, in the words of the contract.
+type StartError struct {
+	Reason recordv1.Reason
+	// Permanent means that another try can not help.
+	Permanent bool
+	// Message is safe to show: it holds no secret and no environment value.
+	Message string
+}
+
+// Error returns the message.
+func (e *StartError) Error() string { return e.Message }
+
+// Permanentf makes a StartError that another try can not mend.
+func Permanentf(reason recordv1.Reason, format string, args ...any) error {
+	return &StartError{Reason: reason, Permanent: true, Message: fmt.Sprintf(format, args...)}
+}
+
+// Transientf makes a StartError that another try may mend.
+func Transientf(reason recordv1.Reason, format string, args ...any) error {
+	return &StartError{Reason: reason, Message: fmt.Sprintf(format, args...)}
+}
