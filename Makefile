@@ -1,0 +1,62 @@
+# The only entry to building, checking and trying Errand; CI calls nothing else.
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+
+VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
+LDFLAGS := -s -w -X github.com/errand-run/errand/boot.Version=$(VERSION)
+GUEST   := nodes/sandbox/guest/bin/sandbox-init
+CACHE   := $(CURDIR)/.cache
+
+# Everything that ships is static; only the race detector needs cgo.
+STATIC := CGO_ENABLED=0 go build -trimpath -ldflags "$(LDFLAGS)"
+
+.PHONY: help
+help: ## Show this list
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
+
+.PHONY: build
+build: guest ## Build bin/errand-node and bin/errand
+	$(STATIC) -o bin/errand-node ./cmd/node
+	$(STATIC) -o bin/errand ./cmd/errand
+
+.PHONY: guest
+guest: ## Build the helper that the node embeds and puts into each sandbox
+	$(STATIC) -o $(GUEST) ./cmd/sandbox-init
+
+.PHONY: packages
+packages: ## Install what is missing from Debian's packages (as root)
+	@scripts/packages
+
+.PHONY: demo
+demo: ## See a command run in a real container, from nothing
+	@scripts/demo
+
+.PHONY: test
+test: packages guest ## Run every test with the race detector
+	go test -race -timeout 15m ./...
+	cd tools && go test -timeout 5m ./...
+
+.PHONY: race
+race: test ## The same as test: the race detector is always on
+
+.PHONY: check
+check: guest ## Check format, vet, lint, generated code, modules and docs
+	@scripts/check
+
+.PHONY: generate
+generate: ## Write the generated code anew
+	cd tools && go run ./generate ../messages
+	gofmt -w messages
+
+.PHONY: bench
+bench: packages build ## Measure against the bars of docs/benchmarks.md
+	go run ./simulation/bench
+
+.PHONY: fuzz
+fuzz: ## Run every fuzz target for FUZZTIME (10s) each
+	@scripts/fuzz $${FUZZTIME:-10s}
+
+.PHONY: clean
+clean: ## Remove what make has built
+	rm -rf bin $(GUEST) $(CACHE)

@@ -1,0 +1,206 @@
+package boot
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+
+	"github.com/errand-run/errand/cluster/records"
+)
+
+// Version is the version of this build; make sets it.
+var Version = "dev"
+
+// The drivers that Config.Drivers may name, in the order in which "auto" prefers
+// them.
+const (
+	DriverContainerd = "containerd"
+	DriverProcess    = "process"
+	DriverNull       = "null"
+	// DriversAuto stands for what the machine offers.
+	DriversAuto = "auto"
+)
+
+// Choices of Config.Containerd beside the path of a socket.
+const (
+	ContainerdAuto    = "auto"
+	ContainerdPrivate = "private"
+)
+
+// Bounds and defaults of the configuration.
+const (
+	ListenDefault       = "127.0.0.1:7400"
+	DataDirDefault      = "/var/lib/errand"
+	ShardsMax           = 4096
+	SandboxesMaxDefault = 256
+	SandboxesMaxBound   = 100_000
+	// LogBytesDefault is the most that is kept of one attempt's log.
+	LogBytesDefault = 64 << 20
+	LogBytesMin     = 64 << 10
+	LogBytesMax     = 64 << 30
+)
+
+// Config is everything that one node is told. The zero value of a field stands
+// for its default; Complete fills the defaults in and refuses what can not be.
+type Config struct {
+	// Name is the node's identity in the cluster; the host name by default.
+	Name string
+	// DataDir holds everything of this node: store, journal, sandboxes, logs.
+	DataDir string
+	// Listen is the API's address, host:port. Loopback only until nodes have
+	// certificates.
+	Listen string
+	// Dev drops the token and enables the process and null drivers.
+	Dev bool
+	// Drivers are the sandbox drivers to enable, the default one first, or "auto".
+	Drivers []string
+	// Containerd is "auto" (a running one, else a private one), "private", or the
+	// path of a socket.
+	Containerd string
+	// ContainerdNamespace keeps what is ours apart inside a shared containerd.
+	ContainerdNamespace string
+	// EtcdEndpoints is an outside etcd; empty means the embedded one.
+	EtcdEndpoints []string
+	// EtcdCA, EtcdCert and EtcdKey are PEM files for mTLS to an outside etcd.
+	EtcdCA, EtcdCert, EtcdKey string
+	// EtcdPrefix is where all keys of the cluster live.
+	EtcdPrefix string
+	// Shards is fixed when the cluster is created.
+	Shards int32
+	// SandboxesMax is the most sandboxes at a time.
+	SandboxesMax int64
+	// CPUMillis and MemoryBytes are what runs may reserve; the machine's by default.
+	CPUMillis, MemoryBytes int64
+	// LogBytes is the most that is kept of one attempt's log.
+	LogBytes int64
+	// SandboxInit is the path of the helper binary; empty means the embedded one.
+	SandboxInit string
+	// LogLevel is debug, info, warn or error.
+	LogLevel string
+}
+
+// Complete returns the configuration with every default filled in, or an error
+// that names each field that can not be as it is.
+func (c Config) Complete() (Config, error) {
+	c.setDefaults()
+	var problems []error
+	refuse := func(format string, args ...any) { problems = append(problems, fmt.Errorf(format, args...)) }
+	if err := records.CheckName(c.Name); err != nil {
+		refuse("name %q: %w", c.Name, err)
+	}
+	if err := checkListen(c.Listen); err != nil {
+		refuse("listen %q: %w", c.Listen, err)
+	}
+	if abs, err := filepath.Abs(c.DataDir); err == nil {
+		c.DataDir = abs
+	} else {
+		refuse("data %q: %w", c.DataDir, err)
+	}
+	for i, driver := range c.Drivers {
+		known := driver == DriverContainerd || driver == DriverProcess || driver == DriverNull
+		switch {
+		case driver == DriversAuto && len(c.Drivers) == 1, known && !slices.Contains(c.Drivers[:i], driver):
+		case known:
+			refuse("drivers: %s is named twice", driver)
+		default:
+			refuse("drivers: %q is none of containerd, process and null, nor auto alone", driver)
+		}
+	}
+	if c.Shards < 1 || c.Shards > ShardsMax {
+		refuse("shards %d: must be 1 to %d", c.Shards, ShardsMax)
+	}
+	if c.SandboxesMax < 1 || c.SandboxesMax > SandboxesMaxBound {
+		refuse("sandboxes-max %d: must be 1 to %d", c.SandboxesMax, SandboxesMaxBound)
+	}
+	if c.CPUMillis < 1 || c.MemoryBytes < 1 {
+		refuse("cpu and memory: must be above 0")
+	}
+	if c.LogBytes < LogBytesMin || c.LogBytes > LogBytesMax {
+		refuse("log-bytes %d: must be %d to %d", c.LogBytes, LogBytesMin, int64(LogBytesMax))
+	}
+	if !strings.HasPrefix(c.EtcdPrefix, "/") || !strings.HasSuffix(c.EtcdPrefix, "/") {
+		refuse("etcd-prefix %q: must begin and end with a slash", c.EtcdPrefix)
+	}
+	if (c.EtcdCert == "") != (c.EtcdKey == "") {
+		refuse("etcd-cert and etcd-key: both or neither")
+	}
+	if len(c.EtcdEndpoints) == 0 && (c.EtcdCert != "" || c.EtcdCA != "") {
+		refuse("etcd-cert, etcd-key, etcd-ca: only with etcd-endpoints")
+	}
+	if _, err := parseLevel(c.LogLevel); err != nil {
+		refuse("log-level %q: must be debug, info, warn or error", c.LogLevel)
+	}
+	return c, errors.Join(problems...)
+}
+
+func (c *Config) setDefaults() {
+	setDefault(&c.Name, hostName())
+	setDefault(&c.DataDir, DataDirDefault)
+	setDefault(&c.Listen, ListenDefault)
+	setDefault(&c.Containerd, ContainerdAuto)
+	setDefault(&c.ContainerdNamespace, "errand")
+	setDefault(&c.EtcdPrefix, records.RootDefault)
+	setDefault(&c.Shards, records.ShardsDefault)
+	setDefault(&c.SandboxesMax, SandboxesMaxDefault)
+	setDefault(&c.CPUMillis, int64(runtime.NumCPU())*1000)
+	setDefault(&c.MemoryBytes, machineMemory())
+	setDefault(&c.LogBytes, LogBytesDefault)
+	setDefault(&c.LogLevel, "info")
+	if len(c.Drivers) == 0 {
+		c.Drivers = []string{DriversAuto}
+	}
+}
+
+func setDefault[T comparable](field *T, value T) {
+	var zero T
+	if *field == zero {
+		*field = value
+	}
+}
+
+// checkListen refuses what would serve an unencrypted API to a network.
+func checkListen(address string) error {
+	host, _, err := net.SplitHostPort(address)
+	if err != nil {
+		return err
+	}
+	if host == "localhost" {
+		return nil
+	}
+	if ip := net.ParseIP(host); ip == nil || !ip.IsLoopback() {
+		return errors.New("only a loopback address (127.0.0.1, ::1, localhost) is served, since the API is not encrypted; reach it from elsewhere through ssh -L")
+	}
+	return nil
+}
+
+// hostName is the machine's name in the form of a node's: lower case, anything
+// else than a letter or digit as a single hyphen.
+func hostName() string {
+	name, err := os.Hostname()
+	if err != nil {
+		return "node"
+	}
+	return nameOf(name)
+}
+
+func nameOf(host string) string {
+	var b strings.Builder
+	for _, r := range strings.ToLower(host) {
+		if r >= 'a' && r <= 'z' || r >= '0' && r <= '9' {
+			b.WriteRune(r)
+		} else if text := b.String(); text != "" && !strings.HasSuffix(text, "-") {
+			b.WriteByte('-')
+		}
+	}
+	name := b.String()
+	name = strings.Trim(name[:min(len(name), records.NameBytesMax)], "-")
+	if name == "" {
+		return "node"
+	}
+	return name
+}

@@ -1,0 +1,166 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/BurntSushi/toml"
+	"github.com/spf13/pflag"
+
+	"github.com/errand-run/errand/boot"
+)
+
+// configFileDefault is read when it exists and --config was not given.
+const configFileDefault = "/etc/errand/node.toml"
+
+// envPrefix and a flag's name in capitals make the name of its variable.
+const envPrefix = "ERRAND_"
+
+// knobs defines every flag; each can also be given as ERRAND_<NAME> and as a key
+// of the TOML file.
+func knobs(config *boot.Config) *pflag.FlagSet {
+	flags := pflag.NewFlagSet("errand-node", pflag.ContinueOnError)
+	flags.SortFlags = false
+	flags.StringVar(&config.DataDir, "data", boot.DataDirDefault, "the directory of everything this node keeps")
+	flags.StringVar(&config.Listen, "listen", boot.ListenDefault, "the address of the API, on loopback")
+	flags.StringVar(&config.Name, "name", "", "the node's name; the host name by default")
+	flags.BoolVar(&config.Dev, "dev", false, "for trying out: no token, and the process and null drivers too")
+	flags.StringSliceVar(&config.Drivers, "drivers", []string{boot.DriversAuto}, "sandbox drivers, the default one first: containerd, process, null; or auto")
+	flags.StringVar(&config.Containerd, "containerd", boot.ContainerdAuto, "auto (a running one, else a private one), private, or the path of a socket")
+	flags.StringVar(&config.ContainerdNamespace, "containerd-namespace", "errand", "the containerd namespace of our containers and images")
+	flags.StringSliceVar(&config.EtcdEndpoints, "etcd-endpoints", nil, "an outside etcd, as URLs; the embedded one by default")
+	flags.StringVar(&config.EtcdCA, "etcd-ca", "", "PEM file of the authority that signed etcd's certificate")
+	flags.StringVar(&config.EtcdCert, "etcd-cert", "", "PEM file of our certificate for etcd")
+	flags.StringVar(&config.EtcdKey, "etcd-key", "", "PEM file of our key for etcd")
+	flags.StringVar(&config.EtcdPrefix, "etcd-prefix", "/errand/", "where all keys of the cluster live")
+	flags.Int32Var(&config.Shards, "shards", 64, "number of shards, fixed when the cluster is created (1 to 4096)")
+	flags.Int64Var(&config.SandboxesMax, "sandboxes-max", boot.SandboxesMaxDefault, "the most sandboxes at a time (1 to 100000)")
+	flags.Int64Var(&config.CPUMillis, "cpu-millis", 0, "thousandths of a core that runs may reserve; the machine's by default")
+	flags.Int64Var(&config.MemoryBytes, "memory-bytes", 0, "bytes of memory that runs may reserve; the machine's by default")
+	flags.Int64Var(&config.LogBytes, "log-bytes", boot.LogBytesDefault, "the most that is kept of one attempt's log, in bytes, newest kept")
+	flags.StringVar(&config.SandboxInit, "sandbox-init", "", "path of the sandbox-init binary; the embedded one by default")
+	flags.StringVar(&config.LogLevel, "log-level", "info", "debug, info, warn or error")
+	return flags
+}
+
+// request is what the command line asks for.
+type request struct {
+	config  boot.Config
+	help    string
+	version bool
+}
+
+// parse reads the flags, the environment and the file, in this order of
+// precedence.
+func parse(args, environment []string) (request, error) {
+	var asked request
+	flags := knobs(&asked.config)
+	file := flags.String("config", "", "a TOML file with the same names; "+configFileDefault+" if it exists")
+	help := flags.BoolP("help", "h", false, "show this help")
+	flags.BoolVar(&asked.version, "version", false, "print the version")
+	if err := flags.Parse(args); err != nil {
+		return asked, err
+	}
+	if *help {
+		asked.help = usage(flags)
+		return asked, nil
+	}
+	if rest := flags.Args(); len(rest) > 0 {
+		return asked, fmt.Errorf("unexpected argument %q", rest[0])
+	}
+	if err := fromEnvironment(flags, environment); err != nil {
+		return asked, err
+	}
+	return asked, fromFile(flags, *file)
+}
+
+// fromEnvironment sets every flag that the command line did not.
+func fromEnvironment(flags *pflag.FlagSet, environment []string) error {
+	var problems []error
+	flags.VisitAll(func(flag *pflag.Flag) {
+		name := envName(flag.Name)
+		i := slices.IndexFunc(environment, func(pair string) bool { return strings.HasPrefix(pair, name+"=") })
+		if i < 0 || flag.Changed || notInFile[flag.Name] && flag.Name != "config" {
+			return
+		}
+		value := strings.TrimPrefix(environment[i], name+"=")
+		if err := flags.Set(flag.Name, value); err != nil {
+			problems = append(problems, fmt.Errorf("%s: %w", name, err))
+		}
+	})
+	return errors.Join(problems...)
+}
+
+// notInFile are the flags that make no sense in a file.
+var notInFile = map[string]bool{"config": true, "help": true, "version": true}
+
+// fromFile sets every flag that neither the command line nor the environment
+// did. A key that is no flag is refused: it would be a setting that silently does
+// nothing.
+func fromFile(flags *pflag.FlagSet, path string) error {
+	if path == "" {
+		path = configFileDefault
+		if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
+			return nil
+		}
+	}
+	values := map[string]any{}
+	if _, err := toml.DecodeFile(path, &values); err != nil {
+		return fmt.Errorf("config file %s: %w", path, err)
+	}
+	var problems []error
+	names := make([]string, 0, len(values))
+	for name := range values {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	for _, name := range names {
+		flag := flags.Lookup(name)
+		if flag == nil || notInFile[name] {
+			problems = append(problems, fmt.Errorf("config file %s: unknown key %q", path, name))
+			continue
+		}
+		if flag.Changed {
+			continue
+		}
+		if err := flags.Set(name, flagText(values[name])); err != nil {
+			problems = append(problems, fmt.Errorf("config file %s: %s: %w", path, name, err))
+		}
+	}
+	return errors.Join(problems...)
+}
+
+// flagText writes a TOML value as a flag's value is written.
+func flagText(value any) string {
+	list, ok := value.([]any)
+	if !ok {
+		return fmt.Sprint(value)
+	}
+	texts := make([]string, len(list))
+	for i, element := range list {
+		texts[i] = fmt.Sprint(element)
+	}
+	return strings.Join(texts, ",")
+}
+
+func envName(flag string) string {
+	return envPrefix + strings.ToUpper(strings.ReplaceAll(flag, "-", "_"))
+}
+
+func usage(flags *pflag.FlagSet) string {
+	return `errand-node runs commands in sandboxes on this machine.
+
+Usage: errand-node [flags]
+
+Each flag can also be given as a variable (--log-level as ERRAND_LOG_LEVEL) or as
+a key of a TOML file; a flag outranks a variable, a variable the file.
+
+Flags:
+` + flags.FlagUsages() + `
+To try it out: errand-node --dev --data /tmp/errand
+`
+}

@@ -1,0 +1,77 @@
+// Command node is the daemon, installed as errand-node: one process per machine
+// that takes runs from the API, runs them in sandboxes and keeps their records.
+//
+// It is nothing but boot.Node and a configuration.
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"go.uber.org/fx"
+
+	"github.com/errand-run/errand/boot"
+)
+
+// The daemon's exit codes.
+const (
+	exitOK     = 0
+	exitFailed = 1
+	exitUsage  = 2
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	code := run(ctx, os.Args[1:], os.Environ(), os.Stdout, os.Stderr)
+	stop()
+	os.Exit(code)
+}
+
+// run serves until the context ends, then stops the node; running sandboxes go on
+// and the next daemon adopts them.
+func run(ctx context.Context, args, environment []string, stdout, stderr io.Writer) int {
+	asked, err := parse(args, environment)
+	if err == nil && asked.help == "" && !asked.version {
+		asked.config, err = asked.config.Complete()
+	}
+	switch {
+	case err != nil:
+		fmt.Fprintf(stderr, "errand-node: %v\nSee errand-node --help.\n", err)
+		return exitUsage
+	case asked.help != "":
+		fmt.Fprint(stdout, asked.help)
+		return exitOK
+	case asked.version:
+		fmt.Fprintln(stdout, boot.Version)
+		return exitOK
+	}
+	if err := serve(ctx, asked.config, stdout); err != nil {
+		fmt.Fprintf(stderr, "errand-node: %v\n", err)
+		return exitFailed
+	}
+	return exitOK
+}
+
+func serve(ctx context.Context, config boot.Config, stdout io.Writer) error {
+	app := fx.New(boot.Node(config), fx.NopLogger)
+	if err := app.Err(); err != nil {
+		return err
+	}
+	startContext, cancel := context.WithTimeout(ctx, app.StartTimeout())
+	defer cancel()
+	if err := app.Start(startContext); err != nil {
+		return err
+	}
+	fmt.Fprintf(stdout, "errand-node %s ready: name %s, API http://%s, data %s\n", boot.Version, config.Name, config.Listen, config.DataDir)
+	select {
+	case <-ctx.Done():
+	case <-app.Done():
+	}
+	stopContext, cancel := context.WithTimeout(context.WithoutCancel(ctx), app.StopTimeout())
+	defer cancel()
+	return app.Stop(stopContext)
+}
