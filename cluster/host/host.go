@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 	"time"
 
@@ -57,11 +58,11 @@ type Host struct {
 	clock    Clock
 	options  []actor.PropsOption
 	children *supervisor
-	tops     *supervisor
+	guardian *supervisor
 
 	mu     sync.Mutex
 	closed bool
-	roots  []*actor.PID
+	tops   []*Top
 }
 
 // New makes a host without actors. It starts no goroutine.
@@ -80,7 +81,7 @@ func New(options Options) *Host {
 	}
 	h := &Host{log: options.Log, clock: options.Clock}
 	h.children = newSupervisor(options.Clock, options.Log, nil)
-	h.tops = newSupervisor(options.Clock, options.Log, options.Failed)
+	h.guardian = newSupervisor(options.Clock, options.Log, options.Failed)
 	h.options = []actor.PropsOption{
 		actor.WithDispatcher(options.Dispatcher),
 		actor.WithMailbox(func() actor.Mailbox { return &finalMailbox{Mailbox: options.Mailbox(), log: h.log} }),
@@ -125,49 +126,54 @@ func (h *Host) Props(producer actor.Producer) *actor.Props {
 	return actor.PropsFromProducer(producer, h.options...)
 }
 
-// Spawn starts a top actor: one without a parent, which the host stops when it
-// closes. It returns ErrClosed, or an error when the name is taken.
-func (h *Host) Spawn(name string, producer actor.Producer) (*actor.PID, error) {
+// Top is an actor without a parent, which the host stops when it closes.
+type Top struct {
+	// PID is where it is told things. Do not change it.
+	PID     *actor.PID
+	system  *actor.ActorSystem
+	stopped chan struct{}
+}
+
+// Stopped is closed when the actor and all below it have stopped.
+func (t *Top) Stopped() <-chan struct{} { return t.stopped }
+
+// Stop stops the actor and all below it, and waits until they have stopped. Called
+// again it waits again. The error has ClassDeadline.
+func (t *Top) Stop(ctx context.Context) error {
+	t.system.Root.Stop(t.PID)
+	select {
+	case <-t.stopped:
+		return nil
+	case <-ctx.Done():
+		return records.Errorf(records.ClassDeadline, "stop actor %s: %w", t.PID.GetId(), ctx.Err())
+	}
+}
+
+// Spawn starts a top actor. It returns ErrClosed, or an error when the name is
+// taken.
+func (h *Host) Spawn(name string, producer actor.Producer) (*Top, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.closed {
 		return nil, fmt.Errorf("spawn %s: %w", name, ErrClosed)
 	}
 	// Not by the root's own SpawnNamed: with a spawn middleware it loses the guardian.
-	parent := h.system.Root.Copy().WithGuardian(h.tops)
+	parent := h.system.Root.Copy().WithGuardian(h.guardian)
 	pid, err := actor.DefaultSpawner(h.system, name, h.Props(producer), parent)
 	if err != nil {
 		return nil, fmt.Errorf("spawn %s: %w", name, err)
 	}
-	h.roots = append(h.roots, pid)
-	return pid, nil
-}
-
-// Stop stops an actor and all below it, and waits until they have stopped. Stopping
-// one that is gone does nothing.
-func (h *Host) Stop(ctx context.Context, pid *actor.PID) error {
-	done := make(chan struct{})
-	h.StopThen(pid, func() { close(done) })
-	select {
-	case <-done:
-		return nil
-	case <-ctx.Done():
-		return records.Errorf(records.ClassDeadline, "stop actor %s: %w", pid.GetId(), ctx.Err())
+	top := &Top{PID: pid, system: h.system, stopped: make(chan struct{})}
+	// Watched from the beginning: an actor that waits for its children to stop already
+	// answers new watchers that it is gone.
+	watcher := h.register("watcher", &watcher{then: func() { close(top.stopped) }})
+	if process, alive := h.system.ProcessRegistry.Get(pid); alive {
+		process.SendSystemMessage(pid, &actor.Watch{Watcher: watcher})
+	} else {
+		close(top.stopped)
 	}
-}
-
-// StopThen stops an actor and all below it and calls then once, when they have
-// stopped, from a goroutine of the dispatcher or from this call. It does not
-// wait.
-func (h *Host) StopThen(pid *actor.PID, then func()) {
-	process, alive := h.system.ProcessRegistry.Get(pid)
-	if !alive {
-		then()
-		return
-	}
-	watcher := h.register("stopped", &watcher{then: then})
-	process.SendSystemMessage(pid, &actor.Watch{Watcher: watcher})
-	process.Stop(pid)
+	h.tops = append(h.tops, top)
+	return top, nil
 }
 
 // Close stops all actors and waits for them. Called again it waits again.
@@ -175,15 +181,15 @@ func (h *Host) Close(ctx context.Context) error {
 	h.mu.Lock()
 	first := !h.closed
 	h.closed = true
-	roots := h.roots
+	tops := h.tops
 	h.mu.Unlock()
 	var failed []error
-	for i := len(roots) - 1; i >= 0; i-- {
-		failed = append(failed, h.Stop(ctx, roots[i]))
+	for _, top := range slices.Backward(tops) {
+		failed = append(failed, top.Stop(ctx))
 	}
 	if first {
 		h.children.close()
-		h.tops.close()
+		h.guardian.close()
 		h.system.Shutdown()
 	}
 	return errors.Join(failed...)

@@ -1,0 +1,250 @@
+package activation
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/asynkron/protoactor-go/actor"
+	"go.uber.org/zap"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/errand-run/errand/cluster/records"
+)
+
+// address names a virtual actor.
+type address struct{ kind, identity string }
+
+// delivery is a message on its way to an actor; its envelope carries who waits for
+// the answer.
+type delivery struct {
+	to      address
+	message proto.Message
+}
+
+// refusal answers an Ask in the actor's stead.
+type refusal struct{ err error }
+
+// revive asks the activator to bring a resident actor back.
+type revive struct{ to address }
+
+// activation is one live actor.
+type activation struct {
+	pid  *actor.PID
+	kind *kind
+	// forwarded counts the messages that were passed on.
+	forwarded uint64
+	// leaving is set once the actor was told to stop; the backlog is for the next
+	// activation.
+	leaving bool
+	backlog []pending
+}
+
+type pending struct {
+	message proto.Message
+	sender  *actor.PID
+}
+
+// plan is what outlives a restart of the activator. Only its turns touch it.
+type plan struct {
+	kinds map[string]*kind
+	// residents were activated once and must be again, in this order.
+	residents []address
+	resident  map[address]bool
+	// sequence numbers activations: no two ever have the same name, so that what was
+	// meant for an actor that is gone can not reach its successor.
+	sequence uint64
+}
+
+// activator owns the map of live actors and is their parent. All its state is
+// touched in its own turns only.
+type activator struct {
+	directory *Directory
+	*plan
+	activations map[address]*activation
+	// ending is set when the activator itself stops or restarts: what ends now is
+	// not brought back.
+	ending bool
+}
+
+func newActivator(d *Directory, shared *plan) *activator {
+	return &activator{directory: d, plan: shared, activations: map[address]*activation{}}
+}
+
+// Receive takes one message.
+func (a *activator) Receive(ctx actor.Context) {
+	switch m := ctx.Message().(type) {
+	case *delivery:
+		a.directory.waiting.Add(-1)
+		a.deliver(ctx, m.to, pending{message: m.message, sender: ctx.Sender()})
+	case *Passivate:
+		a.passivate(ctx, ctx.Sender(), m.Deliveries)
+	case *actor.Terminated:
+		a.terminated(ctx, m.Who)
+	case *kind:
+		a.kinds[m.name] = m
+	case *revive:
+		a.revive(ctx, m.to)
+	case *actor.Started:
+		for _, to := range a.residents {
+			a.revive(ctx, to)
+		}
+	case *actor.Stopping, *actor.Restarting:
+		a.ending = true
+	}
+}
+
+// deliver passes a message on, after activating its receiver if need be.
+func (a *activator) deliver(ctx actor.Context, to address, p pending) {
+	live := a.activations[to]
+	if live == nil {
+		var err error
+		if live, err = a.activate(ctx, to); err != nil {
+			a.refuse(ctx, to, p, err)
+			return
+		}
+	}
+	if live.leaving {
+		if len(live.backlog) >= BacklogMax {
+			a.refuse(ctx, to, p, records.Errorf(records.ClassUnavailable, "%d messages wait for the actor: %w", BacklogMax, ErrBusy))
+			return
+		}
+		live.backlog = append(live.backlog, p)
+		return
+	}
+	live.forward(ctx, p)
+}
+
+func (l *activation) forward(ctx actor.Context, p pending) {
+	l.forwarded++
+	if p.sender == nil {
+		ctx.Send(l.pid, p.message)
+		return
+	}
+	ctx.RequestWithCustomSender(l.pid, p.message, p.sender)
+}
+
+// activate makes the actor of an address.
+func (a *activator) activate(ctx actor.Context, to address) (*activation, error) {
+	k := a.kinds[to.kind]
+	if k == nil {
+		return nil, records.Errorf(records.ClassInvalid, "%w", ErrUnknownKind)
+	}
+	if to.identity == "" || len(to.identity) > IdentityBytesMax {
+		return nil, records.Errorf(records.ClassInvalid, "%w", ErrIdentity)
+	}
+	if owner := a.owner(k, to.identity); owner != a.directory.node {
+		return nil, records.Errorf(records.ClassUnavailable, "node %s: %w", owner, ErrElsewhere)
+	}
+	if a.ending {
+		return nil, records.Errorf(records.ClassUnavailable, "%w", ErrStopped)
+	}
+	if limit := a.directory.options.ActivationsMax; len(a.activations) >= limit {
+		return nil, records.Errorf(records.ClassUnavailable, "%d actors are active: %w", limit, ErrBusy)
+	}
+	pid, err := a.spawn(ctx, k, to.identity)
+	if err != nil {
+		return nil, err
+	}
+	live := &activation{pid: pid, kind: k}
+	a.activations[to] = live
+	k.active.Add(1)
+	if k.form != Virtual && !a.resident[to] {
+		a.resident[to] = true
+		a.residents = append(a.residents, to)
+	}
+	return live, nil
+}
+
+// owner names the node on which an actor lives.
+func (a *activator) owner(k *kind, identity string) string {
+	if k.form == Pinned {
+		return identity
+	}
+	if owner := a.directory.options.Owner; owner != nil {
+		return owner(k.name, identity)
+	}
+	return a.directory.node
+}
+
+// spawn starts an actor. One that can not even be made must not take the activator
+// and all other actors down with it.
+func (a *activator) spawn(ctx actor.Context, k *kind, identity string) (pid *actor.PID, err error) {
+	defer func() {
+		if r := recover(); r != nil {
+			a.directory.log.Error("no actor could be made", zap.String("kind", k.name),
+				zap.String("identity", identity), zap.Any("reason", r), zap.Stack("stack"))
+			pid, err = nil, records.Errorf(records.ClassInternal, "%w", ErrIdentity)
+		}
+	}()
+	a.sequence++
+	name := k.name + "/" + identity + "#" + strconv.FormatUint(a.sequence, 10)
+	pid, err = ctx.SpawnNamed(a.directory.host.Props(k.producer(identity)), name)
+	if err != nil {
+		return nil, fmt.Errorf("spawn %s %s: %w", k.name, identity, err)
+	}
+	return pid, nil
+}
+
+// find returns the live actor that has this PID, if it is the live one of its
+// address.
+func (a *activator) find(ctx actor.Context, pid *actor.PID) (address, *activation) {
+	name := strings.TrimPrefix(pid.GetId(), ctx.Self().GetId()+"/")
+	kind, rest, _ := strings.Cut(name, "/")
+	end := max(strings.LastIndexByte(rest, '#'), 0)
+	to := address{kind, rest[:end]}
+	if live := a.activations[to]; live != nil && live.pid.GetId() == pid.GetId() {
+		return to, live
+	}
+	return to, nil
+}
+
+// passivate ends an idle actor, unless something is on its way to it.
+func (a *activator) passivate(ctx actor.Context, who *actor.PID, deliveries uint64) {
+	_, live := a.find(ctx, who)
+	if live == nil || live.leaving || live.kind.form != Virtual || live.forwarded != deliveries {
+		return
+	}
+	live.leaving = true
+	ctx.Stop(live.pid)
+}
+
+// terminated forgets an actor that has stopped, for whatever reason, and lets its
+// successor have what has come in the meantime.
+func (a *activator) terminated(ctx actor.Context, who *actor.PID) {
+	to, live := a.find(ctx, who)
+	if live == nil {
+		return
+	}
+	delete(a.activations, to)
+	live.kind.active.Add(-1)
+	for _, p := range live.backlog {
+		a.deliver(ctx, to, p)
+	}
+	if live.kind.form == Virtual || a.ending {
+		return
+	}
+	a.directory.log.Warn("resident actor ended", zap.String("kind", to.kind), zap.String("identity", to.identity))
+	self, root := ctx.Self(), ctx.ActorSystem().Root
+	a.directory.host.Clock().After(RevivalPause, func() { root.Send(self, &revive{to: to}) })
+}
+
+// revive activates a resident actor that is not active.
+func (a *activator) revive(ctx actor.Context, to address) {
+	if a.ending || a.activations[to] != nil {
+		return
+	}
+	if _, err := a.activate(ctx, to); err != nil {
+		a.directory.log.Error("resident actor not activated", zap.String("kind", to.kind),
+			zap.String("identity", to.identity), zap.Error(err))
+	}
+}
+
+// refuse tells whoever waits why nothing was done.
+func (a *activator) refuse(ctx actor.Context, to address, p pending, err error) {
+	if p.sender == nil {
+		a.directory.refuseTell(to, err)
+		return
+	}
+	ctx.Send(p.sender, refusal{err})
+}

@@ -1,0 +1,277 @@
+package activation
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/asynkron/protoactor-go/actor"
+	"go.uber.org/zap"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/errand-run/errand/cluster/host"
+	"github.com/errand-run/errand/cluster/records"
+)
+
+// The limits of a directory.
+const (
+	// ActivationsMax is how many actors one node keeps active by default. Beyond it
+	// a message for an actor that is not active is refused.
+	ActivationsMax = 1 << 18
+	// MessagesMax is how many messages may wait for the activator by default. Beyond
+	// it messages are refused.
+	MessagesMax = 1 << 20
+	// BacklogMax is how many messages may wait for one activation to end. Beyond it
+	// messages for that address are refused.
+	BacklogMax = 1024
+	// IdentityBytesMax bounds identities, which become part of an actor's name.
+	IdentityBytesMax = 512
+	// AskTimeout ends an Ask whose context has no deadline.
+	AskTimeout = 30 * time.Second
+	// RevivalPause is how long a resident actor that ended by itself stays away.
+	RevivalPause = time.Second
+)
+
+// Errors of delivery. Ask returns them wrapped and with a class; a Tell that meets
+// one is counted.
+var (
+	// ErrUnknownKind is returned for a kind that was never registered.
+	ErrUnknownKind = errors.New("no actors of this kind live here")
+	// ErrElsewhere is returned when the actor lives on another node that can not be
+	// reached from this one.
+	ErrElsewhere = errors.New("the actor lives on a node that can not be reached from here")
+	// ErrBusy is returned when a limit of the directory is reached.
+	ErrBusy = errors.New("too much is going on")
+	// ErrIdentity is returned for an identity that is empty or too long, or from which
+	// no actor could be made.
+	ErrIdentity = errors.New("no actor can be made of this identity")
+	// ErrStopped is returned once the directory stops.
+	ErrStopped = errors.New("the actors of this node are stopping")
+	// ErrRegistered is returned when a kind is registered twice.
+	ErrRegistered = errors.New("the kind is registered already")
+)
+
+// Passivate is what an idle actor sends to its parent to offer its end. The parent
+// stops it, unless another message is on its way to it: then nothing happens.
+// Actors of resident and pinned kinds are never stopped by it.
+type Passivate struct {
+	// Deliveries is how many messages of the directory the actor has taken since it
+	// was activated, restarts by its supervisor included. Messages that it sends to
+	// itself do not count. An actor counts a message before it acts on it.
+	Deliveries uint64
+}
+
+// Options are what may be changed of a directory. The zero value is the default.
+type Options struct {
+	// Owner names the node on which an actor of a virtual kind lives. It is called
+	// in the activator's turns: it is fast and does not block. Nil means that all
+	// live here.
+	Owner func(kind, identity string) (node string)
+	// ActivationsMax and MessagesMax replace the constants of the same name; 0 means
+	// the constant.
+	ActivationsMax int
+	MessagesMax    int
+}
+
+// Directory routes messages to virtual actors and keeps those of its node. Its
+// methods may be called from any goroutine.
+type Directory struct {
+	host    *host.Host
+	node    string
+	options Options
+	log     *zap.Logger
+	// top is the activator; nil if there could be none.
+	top *host.Top
+	// ended is closed when the activator and all its actors have stopped.
+	ended    <-chan struct{}
+	stopping atomic.Bool
+	// waiting counts what was sent to the activator and not yet taken.
+	waiting atomic.Int64
+	refused atomic.Uint64
+
+	mu    sync.Mutex
+	kinds map[string]*kind
+}
+
+// New makes the directory of a node, without any kind. It stops with its host, or
+// by Stop. A host has one directory.
+func New(h *host.Host, node string, options ...Options) *Directory {
+	d := &Directory{
+		host: h, node: node, log: h.Log().Named("activation"), kinds: map[string]*kind{},
+	}
+	for _, o := range options {
+		d.options = o
+	}
+	if d.options.ActivationsMax <= 0 {
+		d.options.ActivationsMax = ActivationsMax
+	}
+	if d.options.MessagesMax <= 0 {
+		d.options.MessagesMax = MessagesMax
+	}
+	shared := &plan{kinds: map[string]*kind{}, resident: map[address]bool{}}
+	top, err := h.Spawn("activator", func() actor.Actor { return newActivator(d, shared) })
+	if err != nil {
+		// The host is closed or has a directory: this one is born stopped.
+		d.log.Error("no directory of actors", zap.Error(err))
+		d.stopping.Store(true)
+		return d
+	}
+	d.top, d.ended = top, top.Stopped()
+	return d
+}
+
+// Form is how actors of a kind come and go.
+type Form uint8
+
+// The forms.
+const (
+	// Virtual actors are activated by a message and may passivate.
+	Virtual Form = iota
+	// Resident actors are activated by a message and stay. One that ends by itself
+	// comes back after RevivalPause, for it works without being asked.
+	Resident
+	// Pinned actors are resident on the node that their identity names.
+	Pinned
+)
+
+// kind is a registered kind.
+type kind struct {
+	name     string
+	form     Form
+	producer func(identity string) actor.Producer
+	active   atomic.Int64
+}
+
+// Register makes a kind known. producer returns what makes the actor of an
+// identity; the outer function is called once for each activation, the inner one
+// at its start and at each restart. The form is Virtual unless given.
+func (d *Directory) Register(name string, producer func(identity string) actor.Producer, form ...Form) error {
+	k := &kind{name: name, producer: producer}
+	for _, f := range form {
+		k.form = f
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.kinds[name] != nil {
+		return fmt.Errorf("register %s: %w", name, ErrRegistered)
+	}
+	d.kinds[name] = k
+	d.send(k, nil)
+	return nil
+}
+
+// Tell sends a message to an actor. It does not block. The message may be lost,
+// and must not be changed afterwards.
+func (d *Directory) Tell(kind, identity string, message proto.Message) {
+	if err := d.admit(); err != nil {
+		d.refuseTell(address{kind, identity}, err)
+		return
+	}
+	d.send(&delivery{to: address{kind, identity}, message: message}, nil)
+}
+
+// Ask sends a message to an actor and waits for its answer. It is for callers that
+// are not actors. Errors have a class: ClassInvalid (no such actor can be),
+// ClassUnavailable (nothing was done), ClassDeadline (the context had ended
+// before), ClassOutcomeUnknown (the context ended while the actor had the message,
+// or might have).
+func (d *Directory) Ask(ctx context.Context, kind, identity string, message proto.Message) (proto.Message, error) {
+	answer, err := d.ask(ctx, address{kind, identity}, message)
+	if err != nil {
+		return nil, fmt.Errorf("ask %s %s: %w", kind, identity, err)
+	}
+	return answer, nil
+}
+
+func (d *Directory) ask(ctx context.Context, to address, message proto.Message) (proto.Message, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, records.Errorf(records.ClassDeadline, "before it was sent: %w", err)
+	}
+	if _, ok := ctx.Deadline(); !ok {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, AskTimeout)
+		defer cancel()
+	}
+	if err := d.admit(); err != nil {
+		return nil, err
+	}
+	reply := d.host.NewReply()
+	d.send(&delivery{to: to, message: message}, reply.PID())
+	answer, err := reply.Wait(ctx, d.ended)
+	if err != nil {
+		return nil, err
+	}
+	switch a := answer.(type) {
+	case refusal:
+		return nil, a.err
+	case proto.Message:
+		return a, nil
+	default:
+		return nil, records.Errorf(records.ClassInternal, "the answer is a %T", answer)
+	}
+}
+
+// admit counts one message, or returns why it can not be taken.
+func (d *Directory) admit() error {
+	select {
+	case <-d.ended:
+		return records.Errorf(records.ClassUnavailable, "%w", ErrStopped)
+	default:
+	}
+	if d.stopping.Load() {
+		return records.Errorf(records.ClassUnavailable, "%w", ErrStopped)
+	}
+	if d.waiting.Add(1) > int64(d.options.MessagesMax) {
+		d.waiting.Add(-1)
+		return records.Errorf(records.ClassUnavailable, "%d messages wait: %w", d.options.MessagesMax, ErrBusy)
+	}
+	return nil
+}
+
+func (d *Directory) send(message any, sender *actor.PID) {
+	if d.top != nil {
+		d.host.System().Root.RequestWithCustomSender(d.top.PID, message, sender)
+	}
+}
+
+// refuseTell counts a message that goes nowhere. It logs ever more seldom.
+func (d *Directory) refuseTell(to address, err error) {
+	n := d.refused.Add(1)
+	if n&(n-1) == 0 {
+		d.log.Warn("message refused", zap.String("kind", to.kind), zap.String("identity", to.identity),
+			zap.Uint64("refused_total", n), zap.Error(err))
+	}
+}
+
+// Activations returns how many actors of each kind are active.
+func (d *Directory) Activations() map[string]int {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	counts := make(map[string]int, len(d.kinds))
+	for name, k := range d.kinds {
+		counts[name] = int(k.active.Load())
+	}
+	return counts
+}
+
+// Refused returns how many tells went nowhere since the start.
+func (d *Directory) Refused() uint64 { return d.refused.Load() }
+
+// Waiting returns how many messages the activator has before it.
+func (d *Directory) Waiting() int { return int(d.waiting.Load()) }
+
+// Stop stops all activations and waits until they have stopped. Messages that come
+// later are refused. Called again it waits again.
+func (d *Directory) Stop(ctx context.Context) error {
+	d.stopping.Store(true)
+	if d.top == nil {
+		return nil
+	}
+	if err := d.top.Stop(ctx); err != nil {
+		return fmt.Errorf("stop activations: %w", err)
+	}
+	return nil
+}
