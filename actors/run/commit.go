@@ -1,0 +1,242 @@
+package run
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/errand-run/errand/actors"
+	"github.com/errand-run/errand/cluster/records"
+	recordv1 "github.com/errand-run/errand/messages/errand/record/v1"
+)
+
+const (
+	// loadBackoffMin and loadBackoffMax bound the wait before the store is asked
+	// again.
+	loadBackoffMin = 200 * time.Millisecond
+	loadBackoffMax = 5 * time.Second
+	// failuresMax is how often in a row the store may fail before the activation
+	// gives up: about twenty seconds.
+	failuresMax = 8
+)
+
+// flight is a transaction under way.
+type flight struct {
+	tag uint64
+	// decision is that of a write; a load has none.
+	decision decision
+	writer   string
+	// load is set for a read; node, when the assignment there was read as well.
+	load bool
+	node string
+}
+
+func (m *Machine) load() { m.loadWith(false) }
+
+// loadWith reads the record, and the assignment of its placement if it is asked
+// for and the placement is known.
+func (m *Machine) loadWith(assignment bool) {
+	f := &flight{load: true}
+	ops := []records.Op{records.Get(m.cfg.Keys.Run(m.id))}
+	if assignment {
+		f.node = m.snapshot.run.GetPlacement().GetNode()
+		ops = append(ops, records.Get(m.cfg.Keys.Assignment(f.node, m.id)))
+	}
+	m.loaded, m.loading = false, true
+	m.send(f, records.Read(ops...))
+}
+
+func (m *Machine) send(f *flight, txn records.Txn) {
+	m.tag++
+	f.tag = m.tag
+	m.flight = f
+	m.emit(actors.Commit{Tag: f.tag, Txn: txn})
+}
+
+// commit sends the transaction of a decision for the first pending request.
+func (m *Machine) commit(d decision) {
+	m.sequence++
+	f := &flight{decision: d, writer: fmt.Sprintf("%s/%d", m.writer, m.sequence)}
+	d.run.Writer = f.writer
+	keys, mod := m.cfg.Keys, m.snapshot.mod
+	var txn records.Txn
+	switch d.change {
+	case changePlace:
+		txn = keys.Place(d.run, mod, d.nextWake, d.assignment)
+	case changeUnplace:
+		txn = keys.Unplace(d.run, mod, d.nextWake, d.node)
+	case changeWish:
+		txn = keys.Wish(d.run, mod, d.nextWake, d.node, d.assignment)
+	case changeEnd:
+		txn = keys.End(d.run, mod, d.node)
+	case changeNote:
+		txn = keys.Note(d.run, mod)
+	default:
+		txn = keys.Update(d.run, mod, d.nextWake)
+	}
+	m.send(f, txn)
+}
+
+func (m *Machine) committed(now actors.Instant, in actors.Committed) {
+	f := m.flight
+	if f == nil || f.tag != in.Tag {
+		return
+	}
+	m.flight = nil
+	switch {
+	case f.load:
+		m.loading = false
+		m.wasLoaded(now, f, in.Result)
+	case in.Result.Err != nil:
+		m.writeFailed(f, in.Result.Err)
+	case in.Result.Succeeded:
+		m.landed(now, f, in.Result.Revision)
+	default:
+		m.compareFailed(now, f, in.Result)
+	}
+}
+
+// landed follows a write of ours that is known to be in the store.
+func (m *Machine) landed(now actors.Instant, f *flight, revision int64) {
+	d, head := f.decision, m.pending[0]
+	before := m.snapshot
+	m.take(d.run, revision)
+	switch d.change {
+	case changePlace, changeWish:
+		m.snapshot.assignment, m.snapshot.assignmentKnown = d.assignment, true
+	case changeUpdate:
+		// The placement did not change, and only this actor writes its assignment.
+		m.snapshot.assignment, m.snapshot.assignmentKnown = before.assignment, before.assignmentKnown
+	default:
+	}
+	m.perform(d, revision)
+	m.endRoundOf(now, head, d)
+	m.report(d, revision)
+	m.done()
+}
+
+// report writes the lines that an operator follows a run by.
+func (m *Machine) report(d decision, revision int64) {
+	switch run := d.run; d.change {
+	case changePlace:
+		m.log(actors.LogInfo, "run placed", "node", d.node, "attempt", run.GetAttempt(), "placement", run.GetPlacements(), "revision", revision)
+	case changeUnplace:
+		m.log(actors.LogInfo, "run left its node", "node", d.node, "placement", run.GetPlacements(), "cause", run.GetHoldMessage())
+	case changeWish:
+		m.log(actors.LogInfo, "run is to end", "reason", run.GetWish().GetReason().String(), "by", run.GetWish().GetBy(), "force", run.GetWish().GetForce())
+	case changeEnd:
+		m.log(actors.LogInfo, "run ended", "status", run.GetStatus().String(), "reason", run.GetReason().String(), "message", run.GetMessage())
+	case changeNote:
+		m.log(actors.LogWarn, "an exit came late", "status", run.GetStatus().String())
+	default:
+	}
+}
+
+// compareFailed decides again on the record as the store answered it.
+func (m *Machine) compareFailed(now actors.Instant, f *flight, result records.Result) {
+	mod := m.snapshot.mod
+	m.snapshot = snapshot{}
+	if !m.read(now, result, false, nil) {
+		return
+	}
+	if f.decision.change != changePlace || m.snapshot.mod != mod {
+		return
+	}
+	// The record is as it was: the node is what changed.
+	m.done()
+	m.refuse(refusal{node: f.decision.node, message: placeRefusedText(result, f.decision.assignment.GetSession())})
+}
+
+func (m *Machine) wasLoaded(now actors.Instant, f *flight, result records.Result) {
+	if result.Err != nil {
+		m.storeFailed("load", result.Err)
+		return
+	}
+	assignment, known := (*recordv1.Assignment)(nil), false
+	if f.node != "" {
+		known = true
+		if kv, ok := result.First(1); ok {
+			assignment = &recordv1.Assignment{}
+			if err := records.Decode(kv, assignment); err != nil {
+				m.giveUp(err)
+				return
+			}
+		}
+	}
+	if !m.read(now, result, known, assignment) {
+		return
+	}
+	if known && m.snapshot.run.GetPlacement().GetNode() != f.node {
+		m.snapshot.assignment, m.snapshot.assignmentKnown = nil, false
+	}
+}
+
+// read takes over the record that is the first response. It is false when the
+// activation can not go on with it.
+func (m *Machine) read(now actors.Instant, result records.Result, known bool, assignment *recordv1.Assignment) bool {
+	if len(m.pending) == 0 {
+		m.failures = 0
+	}
+	kv, ok := result.First(0)
+	if !ok {
+		m.take(nil, 0)
+		return true
+	}
+	run, err := records.DecodeRun(kv)
+	if err == nil && run.GetMinWriter() > records.Writer {
+		err = records.Errorf(records.ClassInvalid, "run %s needs a writer of version %d, this one is %d", m.id, run.GetMinWriter(), records.Writer)
+	}
+	if err != nil {
+		m.giveUp(err)
+		return false
+	}
+	m.take(run, kv.Mod)
+	m.snapshot.assignment, m.snapshot.assignmentKnown, m.snapshot.fresh = assignment, known, true
+	for _, f := range m.doubts {
+		if f.writer == run.GetWriter() {
+			// It had landed. Nothing has changed the record since.
+			m.landed(now, f, kv.Mod)
+			break
+		}
+	}
+	return true
+}
+
+// writeFailed: whatever the class, the record is read before anything is decided
+// again. Only an unknown outcome may show there as our own.
+func (m *Machine) writeFailed(f *flight, err error) {
+	if records.ClassOf(err) == records.ClassOutcomeUnknown {
+		m.doubts = append(m.doubts, f)
+	}
+	m.storeFailed("commit", err)
+}
+
+func (m *Machine) storeFailed(what string, err error) {
+	m.loaded = false
+	m.failures++
+	if m.failures >= failuresMax {
+		m.giveUp(err)
+		return
+	}
+	wait := loadBackoffMin
+	for i := 1; i < m.failures && wait < loadBackoffMax; i++ {
+		wait *= 2
+	}
+	wait = min(wait, loadBackoffMax)
+	m.retryingLoad = true
+	m.emit(actors.SetTimer{Name: timerLoad, After: wait})
+	m.log(actors.LogWarn, "the store failed, trying again", "doing", what, "class", records.ClassOf(err).String(), "error", err.Error(), "in", wait.String())
+}
+
+// giveUp drops what is pending: a Cancel is answered, everything else is repeated
+// by its sender.
+func (m *Machine) giveUp(err error) {
+	m.log(actors.LogError, "gave up on a run until the next message", "error", err.Error(), "pending", len(m.pending))
+	for _, r := range m.pending {
+		if c, ok := r.(cancel); ok {
+			m.answerUnknown(c)
+		}
+	}
+	m.endRound()
+	m.pending, m.doubts, m.failures = nil, nil, 0
+	m.loaded, m.retryingLoad, m.snapshot = false, false, snapshot{}
+}

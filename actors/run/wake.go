@@ -1,0 +1,121 @@
+package run
+
+import (
+	"time"
+
+	"github.com/errand-run/errand/actors"
+	recordv1 "github.com/errand-run/errand/messages/errand/record/v1"
+)
+
+const (
+	// backoffMin and backoffMax bound how long a run waits after a void or after a
+	// round in which no node took it.
+	backoffMin = time.Second
+	backoffMax = 30 * time.Second
+	// waitingLook is how often a run that waits for a node is looked at.
+	waitingLook = 10 * time.Second
+	// wishReminder is how often a node is told again of a wish.
+	wishReminder = 30 * time.Second
+	// timeoutSlack is how much later than the node the run actor enforces a timeout.
+	timeoutSlack = 30 * time.Second
+	// unboundedLook is when to look at a run for which no clock runs.
+	unboundedLook = time.Hour
+	// unhealthyLook is when to look again while the wall clock can not be trusted.
+	unhealthyLook = time.Second
+)
+
+// milliAfter rounds up, so that a wake at the result is never early.
+func milliAfter(now actors.Instant, d time.Duration) int64 { return now.Wall.Add(d).UnixMilli() + 1 }
+
+func untilMilli(now actors.Instant, at int64) time.Duration {
+	if at <= 0 {
+		return 0
+	}
+	return time.UnixMilli(at).Sub(now.Wall)
+}
+
+func earlier(a, b int64) int64 {
+	if a == 0 {
+		return b
+	}
+	return min(a, b)
+}
+
+// startDeadline is when the run has waited too long, 0 for never.
+func startDeadline(run *recordv1.Run) int64 {
+	if run.GetSpec().GetStartDeadlineMs() <= 0 {
+		return 0
+	}
+	return run.GetQueuedAt() + run.GetSpec().GetStartDeadlineMs()
+}
+
+// timeoutBackup is when the run actor no longer trusts the node to enforce the
+// timeout, 0 for never.
+func timeoutBackup(run *recordv1.Run) int64 {
+	if run.GetSpec().GetTimeoutMs() <= 0 {
+		return 0
+	}
+	return run.GetStartedAt() + run.GetSpec().GetTimeoutMs() + run.GetSpec().GetStopGraceMs() + timeoutSlack.Milliseconds()
+}
+
+func startDeadlinePassed(now actors.Instant, run *recordv1.Run) bool {
+	at := startDeadline(run)
+	return at > 0 && now.WallHealthy && now.Milli() >= at
+}
+
+func timeoutLongPassed(now actors.Instant, run *recordv1.Run) bool {
+	at := timeoutBackup(run)
+	return at > 0 && now.WallHealthy && now.Milli() >= at
+}
+
+// nextWake is when a run must be looked at again, as its live key tells the
+// deadline actor. It is a function of the record, so that every transaction can
+// write it.
+func nextWake(now actors.Instant, run *recordv1.Run) int64 {
+	if run.GetWish() != nil {
+		return milliAfter(now, wishReminder)
+	}
+	at := int64(0)
+	switch phaseOf(run) {
+	case waiting:
+		next := milliAfter(now, waitingLook)
+		if run.GetNotBefore() > now.Milli() {
+			next = run.GetNotBefore()
+		}
+		at = earlier(startDeadline(run), next)
+	case placed:
+		at = startDeadline(run)
+	case running:
+		at = timeoutBackup(run)
+	default:
+	}
+	if at == 0 {
+		at = milliAfter(now, unboundedLook)
+	}
+	return at
+}
+
+// untilWake is nextWake as the answer to a wake. It is positive: what is due but
+// may not be done by a clock that is not healthy is looked at soon.
+func untilWake(now actors.Instant, run *recordv1.Run) time.Duration {
+	d := untilMilli(now, nextWake(now, run))
+	if d <= 0 || !now.WallHealthy && d < unhealthyLook {
+		return unhealthyLook
+	}
+	return d
+}
+
+// holdBackoff is how long to wait after every node has refused. It doubles with
+// the time that the run has waited, so that nothing need be counted or stored.
+func holdBackoff(now actors.Instant, run *recordv1.Run) time.Duration {
+	return min(max(-untilMilli(now, run.GetQueuedAt()), backoffMin), backoffMax)
+}
+
+// doubling is the n-th backoff, n from 0.
+func doubling(first time.Duration, n int32) time.Duration {
+	d := first
+	for ; n > 0 && d < backoffMax; n-- {
+		d *= 2
+	}
+	return min(d, backoffMax)
+}
