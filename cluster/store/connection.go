@@ -1,0 +1,108 @@
+package store
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/zap"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/stats"
+
+	"github.com/errand-run/errand/cluster/records"
+)
+
+const (
+	dialTimeout = 3 * time.Second
+	// keepaliveTime is the least that the library takes; keepaliveTimeout also
+	// bounds how long the kernel waits for a segment to be acknowledged.
+	keepaliveTime    = 10 * time.Second
+	keepaliveTimeout = 3 * time.Second
+)
+
+// connection is one etcd client. A store replaces it when it falls silent.
+type connection struct {
+	client *clientv3.Client
+	// inProcess says that every request reaches its server.
+	inProcess bool
+}
+
+func newConnection(client *clientv3.Client, inProcess bool) *connection {
+	return &connection{client: client, inProcess: inProcess}
+}
+
+// dial makes a client of the endpoints. It does not wait for them.
+func dial(config *Config, log *zap.Logger) (*connection, error) {
+	tlsConfig, err := config.tlsConfig()
+	if err != nil {
+		return nil, records.Errorf(records.ClassInvalid, "store: %w", err)
+	}
+	client, err := clientv3.New(clientv3.Config{
+		Endpoints:            config.Endpoints,
+		TLS:                  tlsConfig,
+		Username:             config.Username,
+		Password:             config.Password,
+		DialTimeout:          dialTimeout,
+		DialKeepAliveTime:    keepaliveTime,
+		DialKeepAliveTimeout: keepaliveTimeout,
+		Logger:               quiet(log),
+		DialOptions:          []grpc.DialOption{grpc.WithStatsHandler(sentWatcher{})},
+	})
+	if err != nil {
+		return nil, unreachable(config.Endpoints, err)
+	}
+	return newConnection(client, false), nil
+}
+
+func unreachable(endpoints []string, err error) error {
+	class := classify(err, outcome{sent: false})
+	return records.Errorf(class, "etcd at %s: %w", strings.Join(endpoints, ", "), err)
+}
+
+func (c *connection) close() { _ = c.client.Close() }
+
+// txn sends one transaction once and tells whether it left this process.
+func (c *connection) txn(ctx context.Context, txn records.Txn) (*clientv3.TxnResponse, bool, error) {
+	conditions, then, otherwise := compile(txn)
+	var sent atomic.Bool
+	if c.inProcess {
+		sent.Store(true)
+	}
+	response, err := c.client.Txn(context.WithValue(ctx, sentKey{}, &sent)).If(conditions...).Then(then...).Else(otherwise...).Commit()
+	return response, sent.Load(), err
+}
+
+// revision reads the store's revision through a quorum.
+func (c *connection) revision(ctx context.Context) (int64, error) {
+	response, err := c.client.Get(ctx, probeKey, clientv3.WithCountOnly())
+	if err != nil {
+		return 0, fmt.Errorf("read the revision: %w", err)
+	}
+	return response.Header.GetRevision(), nil
+}
+
+// probeKey lies outside of every root and is never written.
+const probeKey = "errand-probe"
+
+type sentKey struct{}
+
+// sentWatcher notes when a request is written to a connection. Up to then a
+// failure is certain to have done nothing, whatever its code.
+type sentWatcher struct{}
+
+func (sentWatcher) TagRPC(ctx context.Context, _ *stats.RPCTagInfo) context.Context { return ctx }
+
+func (sentWatcher) HandleRPC(ctx context.Context, event stats.RPCStats) {
+	if _, ok := event.(*stats.OutHeader); ok {
+		if sent, ok := ctx.Value(sentKey{}).(*atomic.Bool); ok {
+			sent.Store(true)
+		}
+	}
+}
+
+func (sentWatcher) TagConn(ctx context.Context, _ *stats.ConnTagInfo) context.Context { return ctx }
+
+func (sentWatcher) HandleConn(context.Context, stats.ConnStats) {}

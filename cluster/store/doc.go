@@ -1,0 +1,16 @@
+// Package store carries the transactions and follows of package records out on
+// etcd: on a server inside this process, under the data directory, or on one
+// that is reached over gRPC.
+//
+// Transactions wait in one first-in-first-out queue and are carried by a bounded
+// number of workers; callers never wait. A write is sent once. Whether it was
+// carried out is an answer of its own: when no reply came, the outcome is unknown
+// and stays so until the caller reads on (protocol: group commit and unknown
+// outcomes). Errors are translated here, once, into records.Class.
+//
+// A follow is a linearizable range and then a watch from there. All follows share
+// one probe, which every few seconds proves that their watches still hear: it
+// reads the store's revision, asks for progress, and drops what has not come past
+// that revision in time. What is dropped, cut or compacted away starts again with
+// another Reset; nothing is ever skipped in silence.
+package store

@@ -1,0 +1,211 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+
+	"go.etcd.io/etcd/server/v3/embed"
+	"go.etcd.io/etcd/server/v3/etcdserver/api/v3client"
+	"go.etcd.io/etcd/server/v3/etcdserver/api/v3rpc"
+	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
+	"golang.org/x/sys/unix"
+	"google.golang.org/grpc"
+
+	"github.com/errand-run/errand/cluster/records"
+)
+
+// Files of an embedded store in its directory.
+const (
+	lockName   = "LOCK"
+	serverName = "etcd"
+	// SocketName is the unix socket on which the embedded server listens, for
+	// etcdctl and backups. This process does not use it.
+	SocketName = "etcd.sock"
+)
+
+const (
+	// quotaBytes is the most that the server's file may grow to; a full store
+	// refuses writes.
+	quotaBytes = 8 << 30
+	// compactionRetention is how long old revisions are kept. A follow that falls
+	// further behind starts again with a Reset.
+	compactionRetention = "5m"
+	// tickMs is short, so that a start takes tens of milliseconds: there are no
+	// peers whose silence it would have to tell from slowness.
+	tickMs = 20
+	// socketPathMax is what Linux takes as the path of a unix socket.
+	socketPathMax = 107
+)
+
+// embedded is a server in this process.
+type embedded struct {
+	server *embed.Etcd
+	// face serves the socket.
+	face    *grpc.Server
+	serving sync.WaitGroup
+	lock    *os.File
+}
+
+// startEmbedded starts a server under dir and returns when it answers.
+func startEmbedded(ctx context.Context, dir string, log *zap.Logger) (_ *embedded, _ *connection, err error) {
+	lock, err := lockDir(dir)
+	if err != nil {
+		return nil, nil, err
+	}
+	e := &embedded{lock: lock}
+	defer func() {
+		if err != nil {
+			e.stop()
+		}
+	}()
+	e.server, err = embed.StartEtcd(serverConfig(dir, log))
+	if err != nil {
+		return nil, nil, fmt.Errorf("embedded store in %s: %w", dir, err)
+	}
+	select {
+	case <-e.server.Server.ReadyNotify():
+	case err = <-e.server.Err():
+		return nil, nil, fmt.Errorf("embedded store in %s: %w", dir, err)
+	case <-e.server.Server.StopNotify():
+		return nil, nil, fmt.Errorf("embedded store in %s stopped while it started", dir)
+	case <-ctx.Done():
+		return nil, nil, records.Errorf(records.ClassUnavailable, "embedded store in %s is not ready: %w", dir, ctx.Err())
+	}
+	if err = e.serve(filepath.Join(dir, SocketName), log); err != nil {
+		return nil, nil, fmt.Errorf("embedded store: %w", err)
+	}
+	return e, newConnection(v3client.New(e.server.Server), true), nil
+}
+
+func serverConfig(dir string, log *zap.Logger) *embed.Config {
+	config := embed.NewConfig()
+	config.Name = serverName
+	config.Dir = filepath.Join(dir, serverName)
+	config.QuotaBackendBytes = quotaBytes
+	config.AutoCompactionMode = embed.CompactorModePeriodic
+	config.AutoCompactionRetention = compactionRetention
+	config.EnableGRPCGateway = false
+	// A member alone elects itself within one to five ticks.
+	config.TickMs = tickMs
+	config.ElectionMs = 5 * tickMs
+	// There are no users; this provider makes no tokens and says nothing about it.
+	config.AuthToken = ""
+	config.ZapLoggerBuilder = embed.NewZapLoggerBuilder(quiet(log))
+
+	// A member of its own: it has no peers, so it listens for none. The address is
+	// written into the member list, where it must not change.
+	peer := url.URL{Scheme: "unix", Path: "/" + serverName + ".peer"}
+	config.ListenPeerUrls = nil
+	config.AdvertisePeerUrls = []url.URL{peer}
+	config.InitialCluster = serverName + "=" + peer.String()
+
+	// Serving is done by serve, which ends without a complaint.
+	config.ListenClientUrls = nil
+	config.AdvertiseClientUrls = []url.URL{{Scheme: "unix", Path: filepath.Join(dir, SocketName)}}
+	return config
+}
+
+// serve lets etcdctl and backups in by a socket that only this user may open.
+func (e *embedded) serve(socket string, log *zap.Logger) error {
+	if len(socket) > socketPathMax {
+		log.Warn("no socket for etcdctl: its path would be too long", zap.String("path", socket))
+		return nil
+	}
+	if err := os.Remove(socket); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return fmt.Errorf("socket of an earlier one: %w", err)
+	}
+	listener, err := net.Listen("unix", socket)
+	if err != nil {
+		return fmt.Errorf("socket: %w", err)
+	}
+	if err := os.Chmod(socket, 0o600); err != nil {
+		_ = listener.Close()
+		return fmt.Errorf("socket: %w", err)
+	}
+	e.face = v3rpc.Server(e.server.Server, nil, nil)
+	e.serving.Go(func() {
+		if err := e.face.Serve(listener); err != nil {
+			log.Error("the socket of the embedded store ended", zap.Error(err))
+		}
+	})
+	return nil
+}
+
+// stop ends the server. The lock goes last.
+func (e *embedded) stop() {
+	if e.face != nil {
+		e.face.Stop()
+	}
+	e.serving.Wait()
+	if e.server != nil {
+		e.server.Close()
+	}
+	if e.lock != nil {
+		_ = e.lock.Close()
+	}
+}
+
+// lockDir makes the directory ours for as long as the returned file is open. The
+// kernel drops the lock with the process, however that ends. Without it a second
+// server would wait for ever for the first one's file.
+func lockDir(dir string) (*os.File, error) {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, fmt.Errorf("directory of the embedded store: %w", err)
+	}
+	if err := os.Chmod(dir, 0o700); err != nil { //nolint:gosec // a directory
+		return nil, fmt.Errorf("directory of the embedded store: %w", err)
+	}
+	lock, err := os.OpenFile(filepath.Join(dir, lockName), os.O_CREATE|os.O_RDWR|unix.O_CLOEXEC, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("lock of the embedded store: %w", err)
+	}
+	for {
+		err = unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+		if !errors.Is(err, unix.EINTR) {
+			break
+		}
+	}
+	if err != nil {
+		_ = lock.Close()
+		if errors.Is(err, unix.EWOULDBLOCK) {
+			return nil, records.Errorf(records.ClassConflict, "%s is held by another daemon: stop it or choose another data directory", dir)
+		}
+		return nil, fmt.Errorf("lock %s: %w", dir, err)
+	}
+	return lock, nil
+}
+
+// quiet keeps what an operator must act on: warnings and above, less what the
+// server says on every start.
+func quiet(log *zap.Logger) *zap.Logger {
+	return log.Named("etcd").WithOptions(
+		zap.AddStacktrace(zapcore.FatalLevel),
+		zap.WrapCore(func(core zapcore.Core) zapcore.Core { return quietCore{core} }),
+	)
+}
+
+// usual begins what is said of a port that this server does not even open.
+const usual = "Running http and grpc server on single port."
+
+type quietCore struct{ zapcore.Core }
+
+func (c quietCore) Enabled(level zapcore.Level) bool {
+	return level >= zapcore.WarnLevel && c.Core.Enabled(level)
+}
+
+func (c quietCore) With(fields []zapcore.Field) zapcore.Core { return quietCore{c.Core.With(fields)} }
+
+func (c quietCore) Check(entry zapcore.Entry, checked *zapcore.CheckedEntry) *zapcore.CheckedEntry {
+	if !c.Enabled(entry.Level) || strings.HasPrefix(entry.Message, usual) {
+		return checked
+	}
+	return c.Core.Check(entry, checked)
+}

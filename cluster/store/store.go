@@ -1,0 +1,216 @@
+package store
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/errand-run/errand/cluster/records"
+)
+
+// Store is an open store. It implements actors.Store and records.Reader; all of
+// its methods may be called from any goroutine.
+type Store struct {
+	config   Config
+	log      *zap.Logger
+	metrics  *metrics
+	embedded *embedded
+	conn     atomic.Pointer[connection]
+	// generation numbers the streams that watches share: a new one avoids a stream
+	// that went silent.
+	generation atomic.Int64
+	reads      chan struct{}
+
+	// base ends when Close has given up waiting for what is under way.
+	base context.Context
+	end  context.CancelFunc
+	// running ends when Close begins; follows and the probe live in it.
+	running context.Context
+	stop    context.CancelFunc
+
+	workers    sync.WaitGroup
+	background sync.WaitGroup
+
+	mu      sync.Mutex
+	closed  bool
+	queue   fifo
+	working int
+	follows map[*follow]struct{}
+}
+
+// Open starts the embedded store, or connects to the endpoints, and returns when
+// it has answered a read through a quorum: within OpenTimeout, or the context.
+// Errors have a class: ClassInvalid for a configuration that can not work,
+// ClassConflict for a data directory that another process holds.
+func Open(ctx context.Context, config Config) (*Store, error) {
+	if err := config.validate(); err != nil {
+		return nil, err
+	}
+	if config.Log == nil {
+		config.Log = zap.NewNop()
+	}
+	s := &Store{
+		config: config, log: config.Log, metrics: newMetrics(),
+		reads: make(chan struct{}, ReadsMax), follows: map[*follow]struct{}{},
+	}
+	ctx, cancel := context.WithTimeout(ctx, OpenTimeout)
+	defer cancel()
+	if err := s.connect(ctx); err != nil {
+		return nil, err
+	}
+	if err := s.metrics.register(config.Metrics); err != nil {
+		s.disconnect()
+		return nil, err
+	}
+	s.base, s.end = context.WithCancel(context.Background())
+	s.running, s.stop = context.WithCancel(s.base)
+	s.background.Go(s.probe)
+	return s, nil
+}
+
+func (s *Store) connect(ctx context.Context) error {
+	if len(s.config.Endpoints) == 0 {
+		server, conn, err := startEmbedded(ctx, s.config.DataDir, s.log)
+		if err != nil {
+			return err
+		}
+		s.embedded = server
+		s.conn.Store(conn)
+		return nil
+	}
+	conn, err := dial(&s.config, s.log)
+	if err != nil {
+		return err
+	}
+	if err := firstAnswer(ctx, conn); err != nil {
+		conn.close()
+		return unreachable(s.config.Endpoints, err)
+	}
+	s.conn.Store(conn)
+	return nil
+}
+
+// firstAnswer waits for the first answer of a quorum. It keeps the last error
+// that says more than that the time is up.
+func firstAnswer(ctx context.Context, conn *connection) error {
+	var backoff backoff
+	var told error
+	for {
+		attempt, cancel := context.WithTimeout(ctx, readAttemptTimeout)
+		_, err := conn.revision(attempt)
+		cancel()
+		if err == nil {
+			return nil
+		}
+		if told == nil || ctx.Err() == nil {
+			told = err
+		}
+		if class := classify(err, outcome{sent: true}); class != records.ClassUnavailable || !backoff.wait(ctx) {
+			return told
+		}
+	}
+}
+
+func (s *Store) disconnect() {
+	if conn := s.conn.Load(); conn != nil {
+		conn.close()
+	}
+	if s.embedded != nil {
+		s.embedded.stop()
+	}
+}
+
+// Close ends the store: what waits is answered as unavailable, what was sent may
+// finish for a moment, follows end without another call, the embedded server
+// stops. Every goroutine of the store has ended when it returns nil; an error
+// says what had not after CloseTimeout. Only the first call does anything.
+func (s *Store) Close() error {
+	s.mu.Lock()
+	if s.closed {
+		s.mu.Unlock()
+		return nil
+	}
+	s.closed = true
+	waiting := s.queue.takeAll()
+	s.mu.Unlock()
+
+	s.stop()
+	for _, p := range waiting {
+		s.answer(p, records.Result{Err: errClosed})
+	}
+	limit := time.NewTimer(CloseTimeout)
+	defer limit.Stop()
+	drained := whenDone(s.workers.Wait)
+	drain := time.NewTimer(drainTimeout)
+	defer drain.Stop()
+	select {
+	case <-drained:
+	case <-drain.C:
+	}
+	s.end()
+
+	var late []string
+	for _, part := range []struct {
+		name string
+		done <-chan struct{}
+	}{
+		{"transactions", drained},
+		{"follows", whenDone(s.background.Wait)},
+		{"server", whenDone(s.disconnect)},
+	} {
+		select {
+		case <-part.done:
+		case <-limit.C:
+			late = append(late, part.name)
+			limit.Reset(0)
+		}
+	}
+	s.metrics.unregister(s.config.Metrics)
+	if len(late) > 0 {
+		return records.Errorf(records.ClassDeadline, "close store: still running after %v: %s", CloseTimeout, strings.Join(late, ", "))
+	}
+	return nil
+}
+
+var errClosed = records.Errorf(records.ClassUnavailable, "the store is closed")
+
+// whenDone runs a wait in a goroutine of its own, which ends with it.
+func whenDone(wait func()) <-chan struct{} {
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		wait()
+	}()
+	return done
+}
+
+// backoff waits between tries: doubling, up to retryBackoffMax.
+type backoff struct{ next time.Duration }
+
+// wait returns false if the context ended first.
+func (b *backoff) wait(ctx context.Context) bool {
+	b.next = min(max(2*b.next, retryBackoffMin), retryBackoffMax)
+	timer := time.NewTimer(b.next)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+func (b *backoff) reset() { b.next = 0 }
+
+// String names where the store is, for logs.
+func (s *Store) String() string {
+	if s.embedded != nil {
+		return fmt.Sprintf("embedded store in %s", s.config.DataDir)
+	}
+	return "etcd at " + strings.Join(s.config.Endpoints, ", ")
+}
