@@ -1,0 +1,354 @@
+package logs
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"time"
+)
+
+// MaxTail is the most lines that Options.Tail reaches back.
+const MaxTail = 1 << 20
+
+const (
+	pollMin = 2 * time.Millisecond
+	pollMax = 50 * time.Millisecond
+	// windowBytes is what a Reader reads at once; it holds the largest record.
+	windowBytes = 256 << 10
+)
+
+// Options says what to read of a log.
+type Options struct {
+	// Offset is where to begin: 0, or the Next of a chunk that was read before.
+	Offset int64
+	// Tail begins so many lines before the end, if above 0; Offset is not used then.
+	Tail int
+	// Since leaves out what was written earlier.
+	Since time.Time
+	// Follow goes on until the end mark, and waits for a log that does not exist
+	// yet. Without it, reading ends where the log ends now.
+	Follow bool
+}
+
+// Chunk is a line with its line end, or a piece of a line. The chunks of a stream,
+// put together, are what was written, byte for byte.
+type Chunk struct {
+	Stream Stream
+	// At is when it was read from the command.
+	At   time.Time
+	Data []byte
+	// Continues tells that an earlier chunk of the stream began this line.
+	Continues bool
+	// Offset is where the chunk stands, Next where to go on after it.
+	Offset, Next int64
+	// Dropped is how many bytes are missing before this chunk. A chunk with it may
+	// have no data and no stream.
+	Dropped int64
+}
+
+// End is what the end mark says.
+type End struct {
+	// Complete is true when the log holds all that was written.
+	Complete bool
+	// Dropped counts the bytes of output that the log has lost.
+	Dropped int64
+	At      time.Time
+}
+
+// Reader reads one log. It is not safe for concurrent use.
+type Reader struct {
+	dir  string
+	opts Options
+	file *os.File
+	// start is the offset of the open segment, offset where reading stands.
+	start, offset int64
+	// window holds the segment's bytes from windowAt on.
+	window   []byte
+	windowAt int64
+	// rest is what the current record still holds.
+	rest   Chunk
+	missed int64
+	end    End
+	ended  bool
+	// seen tells that the log existed at some time.
+	seen bool
+}
+
+// OpenReader opens the log in a directory. A log that does not exist is empty.
+func OpenReader(dir string, opts Options) (*Reader, error) {
+	if opts.Offset < 0 || opts.Tail < 0 {
+		return nil, errors.New("open log: negative offset or tail")
+	}
+	r := &Reader{dir: dir, opts: opts, offset: opts.Offset}
+	if opts.Tail > 0 {
+		offset, err := tailOffset(dir, min(opts.Tail, MaxTail))
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return nil, fmt.Errorf("open log: %w", err)
+		}
+		r.offset = offset
+	}
+	return r, nil
+}
+
+// Next returns the next chunk; its data is valid until the next call. At the end it
+// returns io.EOF. With Follow it waits for the end mark; where none comes, because
+// the log's writer is dead, only the context ends it. Any other error is one of the
+// disk or the context's.
+func (r *Reader) Next(ctx context.Context) (Chunk, error) {
+	wait := pollMin
+	for {
+		if err := ctx.Err(); err != nil {
+			return Chunk{}, err
+		}
+		chunk, ok, err := r.step()
+		if err != nil {
+			return Chunk{}, err
+		}
+		if ok {
+			if chunk.At.Before(r.opts.Since) {
+				continue
+			}
+			return chunk, nil
+		}
+		if r.ended || !r.opts.Follow {
+			if r.missed > 0 {
+				chunk = Chunk{Offset: r.offset, Next: r.offset, Dropped: r.missed}
+				r.missed = 0
+				return chunk, nil
+			}
+			return Chunk{}, io.EOF
+		}
+		timer := time.NewTimer(wait)
+		select {
+		case <-ctx.Done():
+			timer.Stop()
+			return Chunk{}, ctx.Err()
+		case <-timer.C:
+		}
+		wait = min(wait*2, pollMax)
+	}
+}
+
+// End returns what the end mark says, once Next has returned io.EOF; ok is false if
+// there was none.
+func (r *Reader) End() (end End, ok bool) { return r.end, r.ended }
+
+// Offset returns where reading would go on: the Next of the last chunk.
+func (r *Reader) Offset() int64 { return r.offset }
+
+// Close releases the reader.
+func (r *Reader) Close() error {
+	if r.file == nil {
+		return nil
+	}
+	err := r.file.Close()
+	r.file = nil
+	return err
+}
+
+// step returns the next chunk that is there; ok is false when there is none now.
+func (r *Reader) step() (chunk Chunk, ok bool, err error) {
+	for len(r.rest.Data) == 0 {
+		if r.file == nil {
+			if found, err := r.open(); err != nil || !found {
+				return Chunk{}, false, err
+			}
+		}
+		h, record, err := r.record()
+		if err != nil {
+			return Chunk{}, false, err
+		}
+		if record == nil {
+			more, err := r.advance()
+			if err != nil || !more {
+				return Chunk{}, false, err
+			}
+			continue
+		}
+		r.take(h, record)
+	}
+	return r.line(), true, nil
+}
+
+// take accepts a record that begins at r.offset, or before it if reading begins
+// within its data.
+func (r *Reader) take(h header, record []byte) {
+	data := record[headerSize:]
+	r.ended = h.kind == kindEnd
+	switch h.kind {
+	case kindEnd:
+		r.end = End{Complete: data[8] == 1, Dropped: int64(binary.LittleEndian.Uint64(data)), At: h.at}
+		r.offset += int64(len(record))
+	case kindGap:
+		r.missed += int64(binary.LittleEndian.Uint64(data))
+		r.offset += int64(len(record))
+	default:
+		r.rest = Chunk{
+			Stream: Stream(h.kind), At: h.at, Data: data, Continues: h.flags&flagContinues != 0,
+			Offset: r.offset, Next: r.offset + int64(len(record)),
+		}
+		if len(data) == 0 {
+			r.offset = r.rest.Next
+		}
+	}
+}
+
+// line takes the next line from the current record.
+func (r *Reader) line() Chunk {
+	chunk := r.rest
+	if i := bytes.IndexByte(chunk.Data, '\n'); i >= 0 && i+1 < len(chunk.Data) {
+		chunk.Data = chunk.Data[:i+1]
+		chunk.Next = r.rest.Next - int64(len(r.rest.Data)-i-1)
+	}
+	r.rest.Data = r.rest.Data[len(chunk.Data):]
+	r.rest.Offset, r.rest.Continues = chunk.Next, false
+	r.offset = chunk.Next
+	chunk.Dropped, r.missed = r.missed, 0
+	return chunk
+}
+
+// record returns the whole record at r.offset, or nil if there is none yet.
+func (r *Reader) record() (header, []byte, error) {
+	b, err := r.peek(headerSize)
+	if err != nil || b == nil {
+		return header{}, nil, err
+	}
+	h, ok := parseHeader(b)
+	if ok {
+		b, err = r.peek(headerSize + h.length)
+		if err != nil || b == nil {
+			return header{}, nil, err
+		}
+		ok = h.valid(b)
+	}
+	if !ok {
+		// Perhaps being written: read it again next time.
+		r.window = r.window[:0]
+		return header{}, nil, nil
+	}
+	return h, b, nil
+}
+
+// peek returns n bytes at r.offset, or nil if the segment has fewer.
+func (r *Reader) peek(n int) ([]byte, error) {
+	from := r.offset - r.windowAt
+	if from < 0 || from+int64(n) > int64(len(r.window)) {
+		if r.window == nil {
+			r.window = make([]byte, 0, windowBytes)
+		}
+		r.windowAt, from = r.offset, 0
+		got, err := r.file.ReadAt(r.window[:windowBytes], r.offset-r.start)
+		if err != nil && err != io.EOF {
+			return nil, fmt.Errorf("read log: %w", err)
+		}
+		r.window = r.window[:got]
+	}
+	if from+int64(n) > int64(len(r.window)) {
+		return nil, nil
+	}
+	return r.window[from : from+int64(n)], nil
+}
+
+// open opens the segment that holds r.offset, or the next one after it.
+func (r *Reader) open() (bool, error) {
+	starts, err := segments(r.dir)
+	if errors.Is(err, fs.ErrNotExist) && !r.seen {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("read log: %w", err)
+	}
+	r.seen = true
+	if len(starts) == 0 {
+		return false, nil
+	}
+	pick := starts[0]
+	for _, start := range starts {
+		if start <= r.offset {
+			pick = start
+		}
+	}
+	return r.openAt(pick)
+}
+
+// openAt opens a segment; false means that rotation was faster.
+func (r *Reader) openAt(start int64) (bool, error) {
+	f, err := os.Open(filepath.Join(r.dir, segmentName(start)))
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("read log: %w", err)
+	}
+	_ = r.Close()
+	wanted := r.offset
+	r.file, r.start, r.offset, r.window = f, start, start, r.window[:0]
+	if wanted < start {
+		if wanted > 0 || start > 0 {
+			r.missed += start - wanted
+		}
+		return true, nil
+	}
+	return true, r.seek(wanted)
+}
+
+// seek goes from the segment's start to an offset that may be within a record.
+func (r *Reader) seek(wanted int64) error {
+	for r.offset < wanted {
+		h, record, err := r.record()
+		if err != nil {
+			return err
+		}
+		if record == nil {
+			// Torn, or an offset that this log never gave: what comes next is new.
+			return nil
+		}
+		next := r.offset + int64(len(record))
+		if skip := wanted - r.offset - headerSize; next > wanted {
+			if skip > 0 && h.kind <= byte(Stderr) {
+				r.take(h, record)
+				r.rest.Data = r.rest.Data[skip:]
+				r.rest.Offset, r.rest.Continues = wanted, record[headerSize+skip-1] != '\n'
+				r.offset = wanted
+			}
+			return nil
+		}
+		r.ended = h.kind == kindEnd
+		if r.ended {
+			r.take(h, record)
+			continue
+		}
+		r.offset = next
+	}
+	return nil
+}
+
+// advance goes to the next segment if there is one.
+func (r *Reader) advance() (bool, error) {
+	starts, err := segments(r.dir)
+	if err != nil {
+		if errors.Is(err, fs.ErrNotExist) {
+			return false, fmt.Errorf("read log: removed: %w", err)
+		}
+		return false, fmt.Errorf("read log: %w", err)
+	}
+	for _, start := range starts {
+		if start <= r.start {
+			continue
+		}
+		// The writer closed this segment before it made the next: look once more, so
+		// that nothing written in between is taken for torn.
+		r.window = r.window[:0]
+		if _, record, err := r.record(); err != nil || record != nil {
+			return record != nil, err
+		}
+		return r.openAt(start)
+	}
+	return false, nil
+}

@@ -1,0 +1,222 @@
+package logs
+
+import (
+	"encoding/binary"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+)
+
+// The defaults of WriterOptions: 64 MiB in four files.
+const (
+	DefaultSegmentBytes = 16 << 20
+	DefaultSegments     = 4
+)
+
+// bufferBytes is what a Writer collects before it writes.
+const bufferBytes = 256 << 10
+
+// WriterOptions sets the limits of a log.
+type WriterOptions struct {
+	// SegmentBytes is the size of a segment; 0 means DefaultSegmentBytes.
+	SegmentBytes int64
+	// Segments is how many are kept, at least 2; 0 means DefaultSegments.
+	Segments int
+	// Now tells the time of a record; nil means time.Now.
+	Now func() time.Time
+}
+
+// Writer writes one log. It is not safe for concurrent use, and a log has one
+// writer at a time.
+//
+// No method but Create returns an error of the disk: a command must not end
+// because its log can not be written. What is lost is counted and marked.
+type Writer struct {
+	dir  string
+	opts WriterOptions
+	file *os.File
+	// start and size are those of the segment that is being written.
+	start, size int64
+	// kept are the segments on disk with the bytes of output in each, oldest first.
+	kept []segment
+	buf  []byte
+	// buffered are the bytes of output in buf.
+	buffered int64
+	// open tells for each stream whether its last record ended within a line.
+	open [3]bool
+	// dropped is all that was lost, gap is what no gap record tells of yet.
+	dropped, gap int64
+}
+
+type segment struct{ start, output int64 }
+
+// Create opens a log for writing and makes its directory. A log that exists is
+// continued in a new segment.
+func Create(dir string, opts WriterOptions) (*Writer, error) {
+	if opts.SegmentBytes <= 0 {
+		opts.SegmentBytes = DefaultSegmentBytes
+	}
+	if opts.Segments <= 0 {
+		opts.Segments = DefaultSegments
+	}
+	opts.Segments = max(opts.Segments, 2)
+	if opts.Now == nil {
+		opts.Now = time.Now
+	}
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, fmt.Errorf("create log: %w", err)
+	}
+	starts, err := segments(dir)
+	if err != nil {
+		return nil, fmt.Errorf("create log: %w", err)
+	}
+	w := &Writer{dir: dir, opts: opts, buf: make([]byte, 0, bufferBytes)}
+	for _, start := range starts {
+		info, err := os.Stat(filepath.Join(dir, segmentName(start)))
+		if err != nil {
+			return nil, fmt.Errorf("create log: %w", err)
+		}
+		w.kept = append(w.kept, segment{start: start, output: info.Size()})
+		w.start = start + info.Size()
+	}
+	return w, nil
+}
+
+// Append adds output. It takes any number of bytes and keeps none of them.
+func (w *Writer) Append(stream Stream, data []byte) {
+	for len(data) > 0 {
+		n, _ := w.Fill(stream, func(b []byte) (int, error) { return copy(b, data), nil })
+		data = data[n:]
+	}
+}
+
+// Fill adds what one call of read puts into the buffer that it is given, without
+// copying it again, and returns what read returned.
+func (w *Writer) Fill(stream Stream, read func([]byte) (int, error)) (int, error) {
+	if cap(w.buf)-len(w.buf) < headerSize+MaxRecord {
+		w.Flush()
+	}
+	from := len(w.buf)
+	room := w.buf[from+headerSize : from+headerSize+MaxRecord]
+	n, err := read(room)
+	if n <= 0 {
+		return n, err
+	}
+	w.buf = w.buf[:from+headerSize+n]
+	var flags byte
+	if w.open[stream] {
+		flags = flagContinues
+	}
+	putHeader(w.buf[from:], byte(stream), flags, w.opts.Now().UnixNano())
+	w.open[stream] = room[n-1] != '\n'
+	w.buffered += int64(n)
+	return n, err
+}
+
+// Buffered returns how many bytes wait for Flush.
+func (w *Writer) Buffered() int { return len(w.buf) }
+
+// Dropped returns how many bytes of output the log lost so far: to its limit, or
+// because they could not be written.
+func (w *Writer) Dropped() int64 { return w.dropped }
+
+// Flush makes all that was added visible to readers.
+func (w *Writer) Flush() {
+	if len(w.buf) == 0 {
+		return
+	}
+	output := w.buffered
+	if w.writeGap() && w.write(w.buf, output) {
+		output = 0
+	}
+	w.dropped += output
+	w.gap += output
+	w.buf, w.buffered = w.buf[:0], 0
+}
+
+// writeGap marks what could not be written before.
+func (w *Writer) writeGap() bool {
+	if w.gap == 0 {
+		return true
+	}
+	var record [headerSize + 8]byte
+	binary.LittleEndian.PutUint64(record[headerSize:], uint64(w.gap))
+	putHeader(record[:], kindGap, 0, w.opts.Now().UnixNano())
+	if !w.write(record[:], 0) {
+		return false
+	}
+	w.gap = 0
+	return true
+}
+
+// write writes whole records, all or nothing.
+func (w *Writer) write(records []byte, output int64) bool {
+	if w.file != nil && w.size+int64(len(records)) > w.opts.SegmentBytes && w.size > 0 {
+		w.closeSegment()
+	}
+	if w.file == nil && !w.openSegment() {
+		return false
+	}
+	if _, err := w.file.WriteAt(records, w.size); err != nil {
+		// What stands after the last whole record would look torn to readers.
+		if w.file.Truncate(w.size) != nil {
+			w.closeSegment()
+		}
+		return false
+	}
+	w.size += int64(len(records))
+	w.kept[len(w.kept)-1].output += output
+	return true
+}
+
+func (w *Writer) openSegment() bool {
+	f, err := os.OpenFile(filepath.Join(w.dir, segmentName(w.start)), os.O_WRONLY|os.O_CREATE, 0o600)
+	if err != nil {
+		return false
+	}
+	w.file, w.size = f, 0
+	if n := len(w.kept); n == 0 || w.kept[n-1].start != w.start {
+		w.kept = append(w.kept, segment{start: w.start})
+	}
+	for len(w.kept) > w.opts.Segments {
+		// A segment that can not be removed is not tried again.
+		_ = os.Remove(filepath.Join(w.dir, segmentName(w.kept[0].start)))
+		w.dropped += w.kept[0].output
+		w.kept = w.kept[1:]
+	}
+	return true
+}
+
+func (w *Writer) closeSegment() {
+	if w.file == nil {
+		return
+	}
+	if info, err := w.file.Stat(); err == nil {
+		w.size = max(w.size, info.Size())
+	}
+	_ = w.file.Close()
+	w.file = nil
+	w.start += w.size
+	w.size = 0
+}
+
+// End writes the end mark and returns whether the log is complete: drained says
+// that all output was read, and nothing of it may have been lost since.
+func (w *Writer) End(drained bool) (complete bool) {
+	w.Flush()
+	var record [headerSize + 9]byte
+	complete = drained && w.dropped == 0
+	binary.LittleEndian.PutUint64(record[headerSize:], uint64(w.dropped))
+	if complete {
+		record[headerSize+8] = 1
+	}
+	putHeader(record[:], kindEnd, 0, w.opts.Now().UnixNano())
+	return w.writeGap() && w.write(record[:], 0) && complete
+}
+
+// Close flushes and releases the log. It writes no end mark.
+func (w *Writer) Close() {
+	w.Flush()
+	w.closeSegment()
+}

@@ -1,0 +1,80 @@
+// Package guesttest builds sandbox-init for tests.
+package guesttest
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+)
+
+// Build returns the path of a sandbox-init that is built from the sources as they
+// are. It is built once per machine and state of the sources, and must not be
+// changed. Tests that may run at the same time, in other processes too, may call it.
+func Build(t testing.TB) string {
+	t.Helper()
+	path, err := build()
+	if err != nil {
+		t.Fatalf("build sandbox-init: %v", err)
+	}
+	return path
+}
+
+var build = sync.OnceValues(func() (string, error) {
+	_, file, _, _ := runtime.Caller(0)
+	root := filepath.Join(filepath.Dir(file), "..", "..", "..", "..")
+	name, err := fingerprint(root)
+	if err != nil {
+		return "", err
+	}
+	dir := filepath.Join(os.TempDir(), fmt.Sprintf("errand-guesttest-%d", os.Getuid()))
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return "", err
+	}
+	path := filepath.Join(dir, "sandbox-init-"+name)
+	if _, err := os.Stat(path); err == nil {
+		return path, nil
+	}
+	temp := fmt.Sprintf("%s.%d", path, os.Getpid())
+	cmd := exec.Command("go", "build", "-trimpath", "-ldflags", "-s -w", "-o", temp, "./cmd/sandbox-init")
+	cmd.Dir = root
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("%w\n%s", err, out)
+	}
+	return path, os.Rename(temp, path)
+})
+
+// fingerprint returns the hash of the sources of the binary and its version of Go.
+func fingerprint(root string) (string, error) {
+	cmd := exec.Command("go", "list", "-deps", "-f", "{{if not .Standard}}{{$d := .Dir}}{{range .GoFiles}}{{$d}}/{{.}}\n{{end}}{{end}}", "./cmd/sandbox-init")
+	cmd.Dir = root
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
+	if err != nil {
+		return "", fmt.Errorf("%w\n%s", err, stderr.Bytes())
+	}
+	files := strings.Fields(string(out))
+	slices.Sort(files)
+	h := sha256.New()
+	fmt.Fprintln(h, runtime.Version())
+	for _, file := range files {
+		content, err := os.ReadFile(file)
+		if err != nil {
+			return "", err
+		}
+		fmt.Fprintln(h, file, len(content))
+		h.Write(content)
+	}
+	return hex.EncodeToString(h.Sum(nil)[:8]), nil
+}
