@@ -1,0 +1,240 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"os"
+	"os/signal"
+	"sync"
+	"syscall"
+	"time"
+
+	"connectrpc.com/connect"
+
+	errandv1 "github.com/errand-run/errand/messages/errand/v1"
+)
+
+const (
+	// createGrace is how long an interrupted errand waits for the answer to a
+	// creation that is under way: it can cancel only what it knows.
+	createGrace = 5 * time.Second
+	// endGrace is how long errand looks for the rest of a log after its run has
+	// ended and the log could not be read.
+	endGrace = 5 * time.Second
+)
+
+// errLeft ends an attendance that the user has left.
+var errLeft = errors.New("left")
+
+// attendance is one `errand run` that stays with its run: create, show the
+// output until it ends, wait for the outcome. The first interrupt cancels the
+// run, the second one leaves it.
+type attendance struct {
+	app *app
+	c   *connection
+	o   *outage
+}
+
+func (t *attendance) run(ctx context.Context, request *errandv1.CreateRunRequest) error {
+	interrupts := make(chan os.Signal, 2)
+	signal.Notify(interrupts, os.Interrupt, syscall.SIGTERM)
+	defer signal.Stop(interrupts)
+	// Caught, so that a closed pipe is an error to be told, not a silent death
+	// that leaves the run behind.
+	pipes := make(chan os.Signal, 1)
+	signal.Notify(pipes, syscall.SIGPIPE)
+	defer signal.Stop(pipes)
+
+	run, interrupted, err := t.create(ctx, interrupts, request)
+	if err != nil {
+		return err
+	}
+	ctx, leave := context.WithCancelCause(ctx)
+	defer leave(nil)
+	var watching sync.WaitGroup
+	watching.Go(func() { t.obey(ctx, interrupts, interrupted, leave, run.GetId()) })
+	code, err := t.watch(ctx, run)
+	leave(nil)
+	watching.Wait()
+	switch {
+	case errors.Is(err, errLeft):
+		t.app.note("no longer attending run %s, which may still be going\nsee it with 'errand show %s', follow it with 'errand logs -f %s'",
+			run.GetId(), run.GetId(), run.GetId())
+		return exitStatus(ExitCanceled)
+	case errors.Is(err, errPipe):
+		t.app.note("nobody reads the output any more; run %s goes on\nfollow it with 'errand logs -f %s', end it with 'errand cancel %s'",
+			run.GetId(), run.GetId(), run.GetId())
+		return err
+	case err != nil:
+		return t.lost(err, run)
+	case code != 0:
+		return exitStatus(code)
+	}
+	return nil
+}
+
+// create makes the run. An interrupt meanwhile does not stop it at once: whether
+// the run exists is known only from the answer.
+func (t *attendance) create(ctx context.Context, interrupts <-chan os.Signal, request *errandv1.CreateRunRequest) (*errandv1.Run, bool, error) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	type answer struct {
+		run *errandv1.Run
+		err error
+	}
+	answers := make(chan answer, 1)
+	go func() {
+		run, err := createRun(ctx, t.o, request)
+		answers <- answer{run, err}
+	}()
+	interrupted := false
+	for {
+		select {
+		case <-interrupts:
+			if interrupted {
+				cancel(errLeft)
+				continue
+			}
+			interrupted = true
+			timer := time.AfterFunc(createGrace, func() { cancel(errLeft) })
+			defer timer.Stop()
+		case got := <-answers:
+			if errors.Is(got.err, errLeft) {
+				f := broken("interrupted", "interrupted before %s answered: whether the run was created is not known", t.c.address)
+				f.exit = ExitCanceled
+				f.hint = "'errand runs' shows it if it was."
+				return nil, true, f
+			}
+			return got.run, interrupted, got.err
+		}
+	}
+}
+
+// obey does what interrupts ask for until ctx ends.
+func (t *attendance) obey(ctx context.Context, interrupts <-chan os.Signal, interrupted bool, leave context.CancelCauseFunc, id string) {
+	var canceling sync.WaitGroup
+	defer canceling.Wait()
+	for {
+		if interrupted {
+			t.app.note("canceling run %s; interrupt again to leave it", id)
+			canceling.Go(func() { t.cancel(ctx, id) })
+			break
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-interrupts:
+			interrupted = true
+		}
+	}
+	select {
+	case <-ctx.Done():
+	case <-interrupts:
+		leave(errLeft)
+	}
+}
+
+func (t *attendance) cancel(ctx context.Context, id string) {
+	o := &outage{c: t.c, reached: true}
+	err := o.persist(ctx, callTimeout, func(ctx context.Context) error {
+		_, err := t.c.runs.Cancel(ctx, &errandv1.CancelRunRequest{Id: id})
+		if connect.CodeOf(err) == connect.CodeFailedPrecondition {
+			return nil // it has ended by itself
+		}
+		return err
+	})
+	if err != nil && ctx.Err() == nil {
+		t.app.note("run %s could not be canceled: %s", id, err)
+	}
+}
+
+// watch shows the output of the run and returns the exit code for its outcome.
+func (t *attendance) watch(ctx context.Context, run *errandv1.Run) (int, error) {
+	id := run.GetId()
+	attempt, logErr := t.show(ctx, id, 0)
+	if logErr != nil && !t.readable(ctx, logErr) {
+		return 0, logErr
+	}
+	run, err := waitRun(ctx, t.o, id, 0)
+	if err != nil {
+		return 0, err
+	}
+	for _, later := range run.GetAttempts() {
+		if logErr == nil && attempt > 0 && later.GetNumber() > attempt {
+			if _, logErr = t.show(ctx, id, later.GetNumber()); logErr != nil && !t.readable(ctx, logErr) {
+				return 0, logErr
+			}
+		}
+	}
+	if logErr != nil {
+		t.app.note("the output of run %s could not be read to its end: %s", id, logErr)
+	}
+	t.tell(run)
+	return exitCodeOf(run), nil
+}
+
+// readable tells whether a run may be waited for although its log failed: its
+// outcome counts more than its output.
+func (t *attendance) readable(ctx context.Context, err error) bool {
+	var f *failure
+	return ctx.Err() == nil && errors.As(err, &f) && f.code != "output"
+}
+
+// show shows the log of one attempt, 0 for the current one, to its end mark. It
+// returns the attempt's number.
+func (t *attendance) show(ctx context.Context, id string, attempt int32) (int32, error) {
+	printer := &logPrinter{stdout: t.app.stdout, stderr: t.app.stderr}
+	reading := &logStream{
+		c: t.c, show: printer.print, persistent: true,
+		request: &errandv1.LogsRequest{Id: id, Attempt: attempt, Follow: true},
+	}
+	end, err := reading.read(ctx, t.o)
+	var f *failure
+	if errors.As(err, &f) && attempt == 0 && (f.code == "not_found" || f.code == "failed_precondition") {
+		err = nil // a run that never had an attempt has no log
+	}
+	if err == nil {
+		t.app.noteIncomplete(id, end)
+	}
+	return reading.request.GetAttempt(), err
+}
+
+// tell says on stderr how a run ended whose exit code does not say it all.
+func (t *attendance) tell(run *errandv1.Run) {
+	if plainExit(run) {
+		return
+	}
+	f := outcome(run)
+	f.write(t.app.stderr, t.app.output == formatJSON)
+}
+
+// outcome is how a run ended, in one sentence.
+func outcome(run *errandv1.Run) *failure {
+	view := viewRun(run)
+	message := "run " + view.ID + " " + view.Status
+	code := view.Status
+	if view.Reason != "" {
+		code = view.Reason
+		if view.Reason != view.Status {
+			message += ": " + view.Reason
+		}
+	}
+	if view.Message != "" {
+		message += ": " + view.Message
+	}
+	return &failure{exit: exitCodeOf(run), code: code, message: message}
+}
+
+// lost adds to a failure how to come back to the run.
+func (t *attendance) lost(err error, run *errandv1.Run) error {
+	err = t.c.explain(err)
+	var f *failure
+	if errors.As(err, &f) {
+		back := "Run " + run.GetId() + " was created; 'errand wait " + run.GetId() + "' waits for it, 'errand logs " + run.GetId() + "' shows its output."
+		if f.hint != "" {
+			back = f.hint + "\n" + back
+		}
+		f.hint = back
+	}
+	return err
+}

@@ -1,0 +1,56 @@
+package cli
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	errandv1 "github.com/errand-run/errand/messages/errand/v1"
+)
+
+const (
+	// completionTimeout is what a person waits at a prompt without noticing.
+	completionTimeout = time.Second
+	completionRuns    = 100
+)
+
+func anyRun(errandv1.Status) bool           { return true }
+func activeRun(status errandv1.Status) bool { return !terminal(status) }
+
+// completeRun offers the ids of the runs that a command can be about. Without a
+// node it offers nothing: a shell prompt is no place for errors.
+func (a *app) completeRun(wanted func(errandv1.Status) bool) cobra.CompletionFunc {
+	return func(cmd *cobra.Command, args []string, typed string) ([]cobra.Completion, cobra.ShellCompDirective) {
+		if cmd.Args != nil && cmd.Args(cmd, append(slices.Clone(args), "r")) != nil {
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		}
+		c, err := a.connect()
+		if err != nil {
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		}
+		ctx := cmd.Context()
+		if ctx == nil {
+			ctx = context.Background()
+		}
+		ctx, cancel := context.WithTimeout(ctx, completionTimeout)
+		defer cancel()
+		runs, err := c.list(ctx, &errandv1.ListRunsRequest{}, completionRuns)
+		if err != nil {
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		}
+		var found []cobra.Completion
+		for _, run := range runs {
+			id := run.GetId()
+			if !wanted(run.GetStatus()) || !strings.HasPrefix(id, typed) || slices.Contains(args, id) {
+				continue
+			}
+			view := viewRun(run)
+			about := cellText(strings.TrimSpace(view.Status + " " + view.Name))
+			found = append(found, cobra.CompletionWithDesc(id, about))
+		}
+		return found, cobra.ShellCompDirectiveNoFileComp | cobra.ShellCompDirectiveKeepOrder
+	}
+}

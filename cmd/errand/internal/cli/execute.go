@@ -1,0 +1,193 @@
+// Package cli is the errand command line: flags in, calls of the public API
+// out, and an exit code that scripts can trust.
+//
+// Execute is the whole program without its process: it reads no global but the
+// signals that the process gets while `errand run` attends a run. Each command
+// has a file; around them are the pieces that they share:
+//
+//   - connection.go finds the node and the token, retry.go decides which
+//     failures are worth another try and for how long;
+//   - logstream.go reads a log across lost connections, from offset to offset,
+//     so that no byte is lost or shown twice;
+//   - view.go is the JSON and YAML shape of what the API says, table.go the one
+//     for people;
+//   - exitcode.go is the table of exit codes, failure.go what went wrong and
+//     what to do about it.
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/spf13/cobra"
+)
+
+// Version is what `errand version` prints; empty means what the build recorded.
+var Version string
+
+// app is one invocation: its streams, its environment and its global flags.
+type app struct {
+	stdin   io.Reader
+	stdout  io.Writer
+	stderr  io.Writer
+	environ map[string]string
+	now     func() time.Time
+
+	address   string
+	tokenFile string
+	output    outputFormat
+
+	patience patience
+	conn     *connection
+}
+
+// Execute runs one command line and returns the exit code of the process. The
+// environment is in the form of os.Environ. It returns when the command is done
+// or ctx ends; it leaves no goroutine behind.
+func Execute(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer, environ []string) int {
+	return newApp(stdin, stdout, stderr, environ).execute(ctx, args)
+}
+
+func newApp(stdin io.Reader, stdout, stderr io.Writer, environ []string) *app {
+	a := &app{
+		stdin:    stdin,
+		stdout:   stdout,
+		stderr:   &sharedWriter{w: stderr},
+		environ:  make(map[string]string, len(environ)),
+		now:      time.Now,
+		output:   formatTable,
+		patience: defaultPatience,
+	}
+	for _, entry := range environ {
+		if name, value, ok := strings.Cut(entry, "="); ok {
+			a.environ[name] = value
+		}
+	}
+	return a
+}
+
+func (a *app) execute(ctx context.Context, args []string) int {
+	root := a.root()
+	root.SetArgs(args)
+	err := root.ExecuteContext(ctx)
+	if a.conn != nil {
+		a.conn.close()
+	}
+	return a.finish(err, args)
+}
+
+// finish says what went wrong, if anything did, and maps it to the exit code.
+func (a *app) finish(err error, args []string) int {
+	var status exitStatus
+	if err == nil {
+		return 0
+	}
+	if errors.As(err, &status) {
+		return int(status)
+	}
+	var f *failure
+	switch {
+	case errors.As(err, &f):
+	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
+		f = broken("interrupted", "interrupted")
+		f.exit = ExitCanceled
+	default:
+		// Everything else comes from cobra before a command of ours began: an
+		// unknown command, a flag or an argument that it does not take.
+		f = usage("%s", strings.TrimRight(err.Error(), "\n"))
+		f.hint = "See 'errand --help'."
+	}
+	f.write(a.stderr, a.output == formatJSON || asksForJSON(args))
+	return f.exit
+}
+
+func (a *app) root() *cobra.Command {
+	root := &cobra.Command{
+		Use:   "errand",
+		Short: "Run commands in sandboxes and get their exit codes",
+		Long: `Errand runs a command on a node: one sandbox, one command, one exit code,
+then teardown. Each execution is a run, a record that outlives its sandbox.`,
+		Example: `  errand run busybox -- echo hello        run a command in an image
+  errand run -d busybox -- sleep 60       start it and print the id of its run
+  errand logs -f RUN                      follow what it writes
+  errand runs                             what runs and what ran`,
+		SilenceErrors: true,
+		SilenceUsage:  true,
+		RunE:          group,
+	}
+	root.SetIn(a.stdin)
+	root.SetOut(a.stdout)
+	root.SetErr(a.stderr)
+	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
+		f := usage("%s", err)
+		f.hint = fmt.Sprintf("See '%s --help'.", cmd.CommandPath())
+		if cmd.Name() == "run" && !strings.HasPrefix(err.Error(), "invalid") {
+			f.hint = "Flags of the command itself go behind --, as in: errand run IMAGE -- ls -l\n" + f.hint
+		}
+		return f
+	})
+	flags := root.PersistentFlags()
+	flags.StringVar(&a.address, "address", "", "where the node answers (default $ERRAND_ADDRESS, else "+DefaultAddress+")")
+	flags.StringVar(&a.tokenFile, "token-file", "", "file with the API token (default $ERRAND_DATA/api.token; $ERRAND_TOKEN has precedence)")
+	flags.VarP(&a.output, "output", "o", "table, json or yaml")
+	must(root.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]string{"table", "json", "yaml"}, cobra.ShellCompDirectiveNoFileComp)))
+	must(root.MarkPersistentFlagFilename("token-file"))
+	root.AddCommand(
+		a.runCommand(), a.runsCommand(), a.showCommand(), a.logsCommand(), a.waitCommand(),
+		a.cancelCommand(), a.imageCommand(), a.nodeCommand(), a.versionCommand(),
+	)
+	return root
+}
+
+// group is what a command that only holds others does: it shows its help, or
+// says that the one asked for does not exist.
+func group(cmd *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return cmd.Help()
+	}
+	f := usage("unknown command %q for %q", args[0], cmd.CommandPath())
+	cmd.SuggestionsMinimumDistance = 2
+	if near := cmd.SuggestionsFor(args[0]); len(near) > 0 {
+		f.hint = fmt.Sprintf("Did you mean '%s %s'?\n", cmd.CommandPath(), near[0])
+	}
+	f.hint += fmt.Sprintf("See '%s --help'.", cmd.CommandPath())
+	return f
+}
+
+// must panics on what only a mistake in this package can cause: a completion
+// registered for a flag that does not exist.
+func must(err error) {
+	if err != nil {
+		panic(err)
+	}
+}
+
+// sharedWriter lets the goroutine that obeys interrupts write beside the one that
+// shows a command's stderr.
+type sharedWriter struct {
+	mu sync.Mutex
+	w  io.Writer
+}
+
+func (s *sharedWriter) Write(p []byte) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.w.Write(p)
+}
+
+// note writes one line for people to stderr, beside the output of a command.
+func (a *app) note(format string, arguments ...any) {
+	fmt.Fprintf(a.stderr, "errand: "+format+"\n", arguments...)
+}
+
+// isTerminal tells whether what is written to w is read by a person.
+func isTerminal(w any) bool {
+	file, ok := w.(*os.File)
+	return ok && terminalWidth(file) > 0
+}

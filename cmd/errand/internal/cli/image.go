@@ -1,0 +1,157 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"io"
+	"os"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	errandv1 "github.com/errand-run/errand/messages/errand/v1"
+)
+
+// importChunk is the most that one message of an import may carry.
+const importChunk = 1 << 20
+
+type imageView struct {
+	Name       string     `json:"name"`
+	Digest     string     `json:"digest"`
+	SizeBytes  int64      `json:"sizeBytes"`
+	ImportedAt *time.Time `json:"importedAt,omitempty"`
+}
+
+func (a *app) imageCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:               "image",
+		Short:             "Import and list the images of a node",
+		RunE:              group,
+		ValidArgsFunction: cobra.NoFileCompletions,
+	}
+	var name string
+	add := &cobra.Command{
+		Use:   "import FILE|-",
+		Short: "Import the images of a docker or OCI archive",
+		Long: `Import the images of an archive as docker save writes it, or of an OCI archive,
+and list them. With - the archive is read from stdin.`,
+		Example: `  errand image import busybox.tar
+  docker save busybox | errand image import -`,
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) != 1 {
+				f := usage("%s wants one archive, or - for stdin", cmd.CommandPath())
+				f.hint = "As in: errand image import busybox.tar"
+				return f
+			}
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.importImage(cmd.Context(), args[0], name)
+		},
+	}
+	add.Flags().StringVar(&name, "name", "", "the name for an archive whose one image has none")
+	must(add.RegisterFlagCompletionFunc("name", cobra.NoFileCompletions))
+	list := &cobra.Command{
+		Use:               "ls",
+		Aliases:           []string{"list"},
+		Short:             "List the images of the node",
+		Args:              noArguments,
+		ValidArgsFunction: cobra.NoFileCompletions,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			c, err := a.connect()
+			if err != nil {
+				return err
+			}
+			response, err := call(cmd.Context(), c, c.images.List, &errandv1.ListImagesRequest{})
+			if err != nil {
+				return err
+			}
+			return a.printImages(response.GetImages())
+		},
+	}
+	cmd.AddCommand(add, list)
+	return cmd
+}
+
+func (a *app) importImage(ctx context.Context, path, name string) error {
+	if err := checkText("--name", name); err != nil {
+		return err
+	}
+	archive := a.stdin
+	if path == "-" {
+		if isTerminal(a.stdin) {
+			return usage("stdin is a terminal: give an archive, as in: docker save busybox | errand image import -")
+		}
+	} else {
+		file, err := os.Open(path)
+		if err != nil {
+			return usage("open %s: %s", path, reasonOf(err))
+		}
+		defer file.Close()
+		if info, err := file.Stat(); err == nil && info.IsDir() {
+			return usage("%s is a directory; give an archive", path)
+		}
+		archive = file
+	}
+	c, err := a.connect()
+	if err != nil {
+		return err
+	}
+	response, err := c.sendImage(ctx, archive, path, name)
+	if err != nil {
+		return c.explain(err)
+	}
+	return a.printImages(response.GetImages())
+}
+
+// sendImage streams the archive. When the node ends the stream early, its answer
+// says why.
+func (c *connection) sendImage(ctx context.Context, archive io.Reader, path, name string) (*errandv1.ImportImageResponse, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	stream, err := c.images.Import(ctx)
+	if err != nil {
+		return nil, err
+	}
+	buffer := make([]byte, importChunk)
+	for first := true; ; first = false {
+		n, readErr := io.ReadFull(archive, buffer)
+		if readErr != nil && !errors.Is(readErr, io.EOF) && !errors.Is(readErr, io.ErrUnexpectedEOF) {
+			cancel() // so that the node does not take a part for the whole
+			_, _ = stream.CloseAndReceive()
+			return nil, broken("input", "read %s: %s", path, reasonOf(readErr))
+		}
+		if n > 0 || first {
+			request := &errandv1.ImportImageRequest{Data: buffer[:n]}
+			if first {
+				request.Name = name
+			}
+			if err := stream.Send(request); err != nil {
+				if errors.Is(err, io.EOF) {
+					break
+				}
+				return nil, err
+			}
+		}
+		if readErr != nil {
+			break
+		}
+	}
+	return stream.CloseAndReceive()
+}
+
+func (a *app) printImages(images []*errandv1.Image) error {
+	views := make([]imageView, 0, len(images))
+	rows := make([][]string, 0, len(images))
+	for _, image := range images {
+		view := imageView{
+			Name: image.GetName(), Digest: image.GetDigest(),
+			SizeBytes: image.GetSizeBytes(), ImportedAt: instant(image.GetImportedAt()),
+		}
+		views = append(views, view)
+		rows = append(rows, []string{view.Name, bytesText(view.SizeBytes), ago(a.now(), view.ImportedAt), view.Digest})
+	}
+	return a.print(views, func() error {
+		return writeTable(a.stdout, a.style(), []string{"NAME", "SIZE", "IMPORTED", "DIGEST"}, rows)
+	})
+}

@@ -1,0 +1,131 @@
+package cli
+
+import (
+	"context"
+	"math"
+
+	"github.com/spf13/cobra"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	errandv1 "github.com/errand-run/errand/messages/errand/v1"
+)
+
+type logsFlags struct {
+	follow     bool
+	tail       int
+	since      string
+	timestamps bool
+	attempt    int32
+	stream     string
+}
+
+func (a *app) logsCommand() *cobra.Command {
+	var flags logsFlags
+	cmd := &cobra.Command{
+		Use:   "logs RUN",
+		Short: "Show what a run wrote",
+		Long: `Show what a run's command wrote: its stdout on stdout, its stderr on stderr,
+byte for byte. It works while the run goes on and after it has ended.`,
+		Example: `  errand logs r.default.4tq            the beginning of an id is enough
+  errand logs -f --tail 20 RUN         the last 20 lines, then all that follows
+  errand logs --since 10m --timestamps RUN
+  errand logs --stream stderr RUN      only what went to stderr`,
+		Args:              a.oneRun,
+		ValidArgsFunction: a.completeRun(anyRun),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.logs(cmd.Context(), cmd, args[0], flags)
+		},
+	}
+	f := cmd.Flags()
+	f.BoolVarP(&flags.follow, "follow", "f", false, "go on until the attempt has ended")
+	f.IntVar(&flags.tail, "tail", 0, "only the last lines (default all)")
+	f.StringVar(&flags.since, "since", "", "only what was written since: 10m (ago) or a time in RFC 3339")
+	f.BoolVarP(&flags.timestamps, "timestamps", "t", false, "begin each line with its time, in UTC")
+	f.Int32Var(&flags.attempt, "attempt", 0, "the attempt to show, from 1 (default the current one)")
+	f.StringVar(&flags.stream, "stream", "", "only stdout or stderr")
+	must(cmd.RegisterFlagCompletionFunc("stream", cobra.FixedCompletions([]string{"stdout", "stderr"}, cobra.ShellCompDirectiveNoFileComp)))
+	return cmd
+}
+
+func (a *app) logs(ctx context.Context, cmd *cobra.Command, id string, flags logsFlags) error {
+	request := &errandv1.LogsRequest{Attempt: flags.attempt, Follow: flags.follow}
+	if cmd.Flags().Changed("tail") {
+		if flags.tail < 1 || flags.tail > math.MaxInt32 {
+			return usage("--tail %d: must be 1 or more", flags.tail)
+		}
+		request.TailLines = int32(flags.tail) //nolint:gosec // checked above
+	}
+	if flags.attempt < 0 {
+		return usage("--attempt %d: attempts are numbered from 1", flags.attempt)
+	}
+	if flags.since != "" {
+		since, err := parseSince(a.now(), flags.since)
+		if err != nil {
+			return err
+		}
+		request.Since = timestamppb.New(since)
+	}
+	only, err := parseStream(flags.stream)
+	if err != nil {
+		return err
+	}
+	c, err := a.connect()
+	if err != nil {
+		return err
+	}
+	found, err := call(ctx, c, c.runs.Get, &errandv1.GetRunRequest{Id: id})
+	if err != nil {
+		return err
+	}
+	request.Id = found.GetRun().GetId()
+	printer := &logPrinter{stdout: a.stdout, stderr: a.stderr, only: only, timestamps: flags.timestamps}
+	reading := &logStream{c: c, request: request, show: printer.print, persistent: flags.follow}
+	o := &outage{c: c, reached: true}
+	if request.GetTailLines() > 0 && only != errandv1.Stream_STREAM_UNSPECIFIED {
+		if end, err := reading.tailOfStream(ctx, o, only); err != nil || end != nil || !flags.follow {
+			a.noteIncomplete(request.GetId(), end)
+			return err
+		}
+	}
+	end, err := reading.read(ctx, o)
+	a.noteIncomplete(request.GetId(), end)
+	return err
+}
+
+// tailOfStream shows the last lines of one stream. The node counts the lines of
+// both together, so this reads what is there and counts by itself.
+func (s *logStream) tailOfStream(ctx context.Context, o *outage, only errandv1.Stream) (*errandv1.LogEnd, error) {
+	tail := &lineTail{lines: int(s.request.GetTailLines()), only: only}
+	show, follow := s.show, s.request.GetFollow()
+	s.show, s.request.Follow, s.request.TailLines = tail.add, false, 0
+	end, err := s.read(ctx, o)
+	if err != nil {
+		return nil, err
+	}
+	s.show, s.request.Follow = show, follow
+	return end, show(tail.kept)
+}
+
+func parseStream(name string) (errandv1.Stream, error) {
+	switch name {
+	case "":
+		return errandv1.Stream_STREAM_UNSPECIFIED, nil
+	case "stdout":
+		return errandv1.Stream_STREAM_STDOUT, nil
+	case "stderr":
+		return errandv1.Stream_STREAM_STDERR, nil
+	default:
+		return 0, usage("--stream %q: must be stdout or stderr", name)
+	}
+}
+
+// noteIncomplete says when a log is not all that the command wrote.
+func (a *app) noteIncomplete(run string, end *errandv1.LogEnd) {
+	switch {
+	case end == nil || end.GetComplete():
+	case end.GetDroppedBytes() > 0:
+		a.note("the log of run %s is not complete: %d bytes were dropped by its size limit or a full disk", run, end.GetDroppedBytes())
+	default:
+		a.note("the log of run %s is not complete: it has no end mark", run)
+	}
+}

@@ -1,0 +1,216 @@
+package cli
+
+import (
+	"context"
+	"crypto/rand"
+	"fmt"
+
+	"github.com/spf13/cobra"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	errandv1 "github.com/errand-run/errand/messages/errand/v1"
+)
+
+// driverProcess runs a command of the host, without an image.
+const driverProcess = "process"
+
+type runFlags struct {
+	detach         bool
+	name           string
+	app            string
+	env            []string
+	envFiles       []string
+	workdir        string
+	user           string
+	cpu            cpuValue
+	memory         sizeValue
+	pids           int64
+	readOnly       bool
+	timeout        durationValue
+	startDeadline  durationValue
+	stopGrace      durationValue
+	labels         []string
+	driver         string
+	idempotencyKey string
+}
+
+func (a *app) runCommand() *cobra.Command {
+	flags := runFlags{stopGrace: durationValue{zero: true}}
+	cmd := &cobra.Command{
+		Use:   "run [flags] IMAGE -- COMMAND [ARG...]",
+		Short: "Run a command and exit with its exit code",
+		Long: `Run a command in a sandbox, show what it writes and exit with its exit code.
+
+The command's stdout goes to stdout and its stderr to stderr, unchanged. What is
+behind -- is the command with its arguments; no shell looks at it. Without a
+command the image's own entry point runs. With --driver process the command is
+one of the node's machine, and there is no image.
+
+Ctrl-C cancels the run and shows its output until it has ended; a second Ctrl-C
+leaves the run to itself. With -d errand only starts the run and prints its id.
+
+Exit codes: the command's own; 124 when --timeout passed; 125 when errand, the
+node or the sandbox failed; 126 when the command can not be executed; 127 when it
+does not exist; 130 when the run was canceled; 2 for a wrong command line.`,
+		Example: `  errand run busybox -- echo hello
+  errand run --env GREETING=hi busybox -- sh -c 'echo $GREETING; exit 3'
+  errand run --cpu 0.5 --memory 64MiB --timeout 10m busybox -- ./work
+  errand run --driver process -- /usr/bin/uptime
+  id=$(errand run -d busybox -- sleep 60); errand wait $id`,
+		ValidArgsFunction: cobra.NoFileCompletions,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			request, err := a.createRequest(cmd, args, flags)
+			if err != nil {
+				return err
+			}
+			return a.run(cmd.Context(), request, flags.detach)
+		},
+	}
+	f := cmd.Flags()
+	f.BoolVarP(&flags.detach, "detach", "d", false, "print the id of the run and leave it")
+	f.StringVar(&flags.name, "name", "", "a label for people; need not be unique")
+	f.StringVar(&flags.app, "app", "", "the app that the run belongs to (default \"default\")")
+	f.StringArrayVarP(&flags.env, "env", "e", nil, "set a variable: NAME=VALUE, or NAME to pass your own on")
+	f.StringArrayVar(&flags.envFiles, "env-file", nil, "read variables from a file of NAME=VALUE lines")
+	f.StringVarP(&flags.workdir, "workdir", "w", "", "working directory, an absolute path (default the image's, else /)")
+	f.StringVarP(&flags.user, "user", "u", "", "user or user:group, by name or number (default the image's)")
+	f.Var(&flags.cpu, "cpu", "limit of cores, as in 0.5 or 500m (default none)")
+	f.Var(&flags.memory, "memory", "limit of memory, as in 64MiB or 512M (default none)")
+	f.Int64Var(&flags.pids, "pids-limit", 0, "limit of processes and threads (default the node's)")
+	f.BoolVar(&flags.readOnly, "read-only", false, "make the root file system read-only")
+	f.Var(&flags.timeout, "timeout", "how long the command may run, as in 90s or 1h30m (default 8h)")
+	f.Var(&flags.startDeadline, "start-deadline", "how long it may take until the command starts (default 5m)")
+	f.Var(&flags.stopGrace, "stop-grace", "time between the stop signal and the kill (default 10s)")
+	f.StringArrayVar(&flags.labels, "label", nil, "set a label: KEY=VALUE")
+	f.StringVar(&flags.driver, "driver", "", "containerd, process or null (default the node's)")
+	f.StringVar(&flags.idempotencyKey, "idempotency-key", "", "the same key and request give the same run, however often sent")
+	must(cmd.RegisterFlagCompletionFunc("driver", cobra.FixedCompletions([]string{"containerd", "process", "null"}, cobra.ShellCompDirectiveNoFileComp)))
+	for _, name := range []string{"name", "app", "env", "workdir", "user", "cpu", "memory", "pids-limit", "timeout", "start-deadline", "stop-grace", "label", "idempotency-key"} {
+		must(cmd.RegisterFlagCompletionFunc(name, cobra.NoFileCompletions))
+	}
+	return cmd
+}
+
+// createRequest turns the command line into the request. It refuses what can not
+// be meant; what is allowed is for the node to say.
+func (a *app) createRequest(cmd *cobra.Command, args []string, flags runFlags) (*errandv1.CreateRunRequest, error) {
+	image, command, err := splitAtDash(args, cmd.ArgsLenAtDash(), flags.driver)
+	if err != nil {
+		return nil, err
+	}
+	env, err := a.environment(flags.envFiles, flags.env)
+	if err != nil {
+		return nil, err
+	}
+	labels, err := parseLabels("--label", flags.labels)
+	if err != nil {
+		return nil, err
+	}
+	if flags.pids < 0 {
+		return nil, usage("--pids-limit %d: must not be negative", flags.pids)
+	}
+	if err := checkCommand(command); err != nil {
+		return nil, err
+	}
+	for what, text := range map[string]string{
+		"IMAGE": image, "--name": flags.name, "--app": flags.app, "--workdir": flags.workdir,
+		"--user": flags.user, "--driver": flags.driver, "--idempotency-key": flags.idempotencyKey,
+	} {
+		if err := checkText(what, text); err != nil {
+			return nil, err
+		}
+	}
+	key := flags.idempotencyKey
+	if key == "" {
+		// Sent again after a lost answer, the request must not make a second run.
+		key = "errand-" + rand.Text()
+	}
+	return &errandv1.CreateRunRequest{
+		App:            flags.app,
+		Name:           flags.name,
+		Labels:         labels,
+		Trigger:        errandv1.Trigger_TRIGGER_MANUAL,
+		IdempotencyKey: key,
+		Spec: &errandv1.RunSpec{
+			Driver: flags.driver, Image: image, Command: command, Env: env,
+			WorkingDir: flags.workdir, User: flags.user,
+			CpuMillis: int64(flags.cpu), MemoryBytes: int64(flags.memory),
+			PidsLimit: flags.pids, ReadOnlyRoot: flags.readOnly,
+			Timeout: flags.timeout.proto(), StartDeadline: flags.startDeadline.proto(), StopGrace: flags.stopGrace.proto(),
+		},
+	}, nil
+}
+
+func (d *durationValue) proto() *durationpb.Duration {
+	if !d.set {
+		return nil
+	}
+	return durationpb.New(d.value)
+}
+
+// splitAtDash parts the arguments into image and command. dash is the number of
+// arguments before --, or -1 without one.
+func splitAtDash(args []string, dash int, driver string) (image string, command []string, err error) {
+	before := args
+	if dash >= 0 {
+		before, command = args[:dash], args[dash:]
+	}
+	see := "See 'errand run --help'."
+	switch {
+	case driver == driverProcess && len(before) > 0:
+		f := usage("--driver process takes no image, and %q stands before --", before[0])
+		f.hint = fmt.Sprintf("Put -- before the command: errand run --driver process -- %s\n%s", before[0], see)
+		return "", nil, f
+	case len(before) > 1:
+		f := usage("one IMAGE is wanted, and %q follows it", before[1])
+		f.hint = fmt.Sprintf("Put -- before the command: errand run %s -- %s\n%s", before[0], before[1], see)
+		return "", nil, f
+	case driver == driverProcess && len(command) == 0:
+		f := usage("--driver process wants a command")
+		f.hint = "As in: errand run --driver process -- /usr/bin/uptime\n" + see
+		return "", nil, f
+	case len(before) == 0 && len(command) == 0:
+		f := usage("an IMAGE is wanted")
+		f.hint = "As in: errand run busybox -- echo hello\n" + see
+		return "", nil, f
+	case len(before) == 1 && before[0] == "":
+		return "", nil, usage("IMAGE is empty")
+	case len(command) > 0 && command[0] == "":
+		return "", nil, usage("the command is empty")
+	}
+	if len(before) == 1 {
+		image = before[0]
+	}
+	return image, command, nil
+}
+
+func (a *app) run(ctx context.Context, request *errandv1.CreateRunRequest, detach bool) error {
+	c, err := a.connect()
+	if err != nil {
+		return err
+	}
+	o := &outage{c: c}
+	if !detach {
+		return (&attendance{app: a, c: c, o: o}).run(ctx, request)
+	}
+	run, err := createRun(ctx, o, request)
+	if err != nil {
+		return err
+	}
+	return a.print(viewRun(run), func() error {
+		_, err := fmt.Fprintln(a.stdout, run.GetId())
+		return err
+	})
+}
+
+// createRun repeats the request until it is answered; its idempotency key makes
+// the repetition safe.
+func createRun(ctx context.Context, o *outage, request *errandv1.CreateRunRequest) (*errandv1.Run, error) {
+	var run *errandv1.Run
+	err := o.persist(ctx, callTimeout, func(ctx context.Context) error {
+		response, err := o.c.runs.Create(ctx, request)
+		run = response.GetRun()
+		return err
+	})
+	return run, err
+}

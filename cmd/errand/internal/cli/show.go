@@ -1,0 +1,147 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	errandv1 "github.com/errand-run/errand/messages/errand/v1"
+)
+
+func (a *app) showCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "show RUN",
+		Short: "Show a run and its attempts",
+		Example: `  errand show r.default.4tq            the beginning of an id is enough
+  errand show -o json RUN | jq .status`,
+		Args:              a.oneRun,
+		ValidArgsFunction: a.completeRun(anyRun),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.show(cmd.Context(), args[0])
+		},
+	}
+}
+
+func (a *app) show(ctx context.Context, id string) error {
+	c, err := a.connect()
+	if err != nil {
+		return err
+	}
+	response, err := call(ctx, c, c.runs.Get, &errandv1.GetRunRequest{Id: id})
+	if err != nil {
+		return err
+	}
+	view := viewRun(response.GetRun())
+	return a.print(view, func() error {
+		if err := writeFields(a.stdout, a.style(), a.fields(view)); err != nil {
+			return err
+		}
+		if len(view.Attempts) == 0 {
+			return nil
+		}
+		if _, err := fmt.Fprintln(a.stdout); err != nil {
+			return err
+		}
+		return writeTable(a.stdout, a.style(), attemptsHeader, a.attemptRows(view))
+	})
+}
+
+var attemptsHeader = []string{"ATTEMPT", "NODE", "STATUS", "EXIT", "SIGNAL", "STARTED", "RAN", "LOG"}
+
+func (a *app) attemptRows(view runView) [][]string {
+	rows := make([][]string, 0, len(view.Attempts))
+	for _, attempt := range view.Attempts {
+		status := statusText(runView{Status: attempt.Status, Reason: attempt.Reason})
+		if attempt.OOMKilled && attempt.Reason != "OOM_KILLED" {
+			status += " (out of memory)"
+		}
+		log := "open"
+		switch {
+		case attempt.LogComplete:
+			log = "complete"
+		case attempt.EndedAt != nil:
+			log = "incomplete"
+		}
+		signal := ""
+		if attempt.Signal != 0 {
+			signal = strconv.Itoa(int(attempt.Signal))
+		}
+		rows = append(rows, []string{
+			strconv.Itoa(int(attempt.Number)), attempt.Node, status, exitText(attempt.ExitCode), signal,
+			ago(a.now(), attempt.StartedAt), a.ran(attempt.StartedAt, attempt.EndedAt), log,
+		})
+	}
+	return rows
+}
+
+type field struct{ name, value string }
+
+func (a *app) fields(view runView) []field {
+	at := func(t *time.Time) string {
+		if t == nil {
+			return ""
+		}
+		return t.Format(time.RFC3339) + " (" + ago(a.now(), t) + ")"
+	}
+	var labels []string
+	for _, key := range slices.Sorted(maps.Keys(view.Labels)) {
+		labels = append(labels, key+"="+view.Labels[key])
+	}
+	limits := []string{}
+	if view.Spec.CPUMillis > 0 {
+		limits = append(limits, "cpu "+strconv.FormatFloat(float64(view.Spec.CPUMillis)/1000, 'f', -1, 64))
+	}
+	if view.Spec.MemoryBytes > 0 {
+		limits = append(limits, "memory "+bytesText(view.Spec.MemoryBytes))
+	}
+	if view.Spec.PidsLimit > 0 {
+		limits = append(limits, "pids "+strconv.FormatInt(view.Spec.PidsLimit, 10))
+	}
+	return []field{
+		{"Run", view.ID},
+		{"Name", view.Name},
+		{"App", view.App},
+		{"Task", view.Task},
+		{"Status", statusText(view)},
+		{"Message", view.Message},
+		{"Exit code", exitText(view.ExitCode)},
+		{"Trigger", view.Trigger},
+		{"Labels", strings.Join(labels, ", ")},
+		{"Command", commandText(view.Spec)},
+		{"Driver", view.Spec.Driver},
+		{"Environment", strings.Join(view.Spec.EnvNames, ", ")},
+		{"Directory", view.Spec.WorkingDir},
+		{"User", view.Spec.User},
+		{"Limits", strings.Join(limits, ", ")},
+		{"Timeout", view.Spec.Timeout},
+		{"Created", at(view.CreatedAt)},
+		{"Queued", at(view.QueuedAt)},
+		{"Started", at(view.StartedAt)},
+		{"Ended", at(view.EndedAt)},
+		{"Ran", a.ran(view.StartedAt, view.EndedAt)},
+	}
+}
+
+// writeFields writes the fields that have a value, one a line.
+func writeFields(w io.Writer, s style, fields []field) error {
+	for _, field := range fields {
+		if field.value == "" {
+			continue
+		}
+		value := cellText(field.value)
+		if s.colour {
+			value = coloured(value)
+		}
+		if _, err := fmt.Fprintf(w, "%-12s %s\n", field.name+":", value); err != nil {
+			return err
+		}
+	}
+	return nil
+}

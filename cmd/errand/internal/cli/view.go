@@ -1,0 +1,155 @@
+package cli
+
+import (
+	"sort"
+	"strings"
+	"time"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	errandv1 "github.com/errand-run/errand/messages/errand/v1"
+)
+
+// runView is a run in JSON and YAML. It is a contract with scripts: fields may
+// be added, none may change or go. It is no message of the API, which has its
+// own rules.
+type runView struct {
+	ID       string            `json:"id"`
+	Name     string            `json:"name"`
+	App      string            `json:"app"`
+	Task     string            `json:"task,omitempty"`
+	Status   string            `json:"status"`
+	Reason   string            `json:"reason"`
+	Message  string            `json:"message"`
+	Trigger  string            `json:"trigger"`
+	Labels   map[string]string `json:"labels,omitempty"`
+	Stopping string            `json:"stopping,omitempty"`
+
+	CreatedAt *time.Time `json:"createdAt,omitempty"`
+	QueuedAt  *time.Time `json:"queuedAt,omitempty"`
+	StartedAt *time.Time `json:"startedAt,omitempty"`
+	EndedAt   *time.Time `json:"endedAt,omitempty"`
+	// ExitCode is absent unless it was observed from the process.
+	ExitCode *int32 `json:"exitCode,omitempty"`
+
+	Attempts []attemptView `json:"attempts"`
+	Spec     specView      `json:"spec"`
+}
+
+type attemptView struct {
+	Number      int32      `json:"number"`
+	Node        string     `json:"node"`
+	Status      string     `json:"status"`
+	StartedAt   *time.Time `json:"startedAt,omitempty"`
+	EndedAt     *time.Time `json:"endedAt,omitempty"`
+	ExitCode    *int32     `json:"exitCode,omitempty"`
+	Signal      int32      `json:"signal"`
+	OOMKilled   bool       `json:"oomKilled"`
+	Reason      string     `json:"reason"`
+	Message     string     `json:"message,omitempty"`
+	LogComplete bool       `json:"logComplete"`
+}
+
+// specView is what was asked for. Of the environment it has the names only: the
+// values may be secrets, and output ends up in tickets and build logs.
+type specView struct {
+	Driver        string   `json:"driver,omitempty"`
+	Image         string   `json:"image,omitempty"`
+	Command       []string `json:"command,omitempty"`
+	EnvNames      []string `json:"envNames,omitempty"`
+	WorkingDir    string   `json:"workingDir,omitempty"`
+	User          string   `json:"user,omitempty"`
+	CPUMillis     int64    `json:"cpuMillis,omitempty"`
+	MemoryBytes   int64    `json:"memoryBytes,omitempty"`
+	PidsLimit     int64    `json:"pidsLimit,omitempty"`
+	ReadOnlyRoot  bool     `json:"readOnlyRoot,omitempty"`
+	Timeout       string   `json:"timeout,omitempty"`
+	StartDeadline string   `json:"startDeadline,omitempty"`
+	StopGrace     string   `json:"stopGrace,omitempty"`
+}
+
+func viewRun(run *errandv1.Run) runView {
+	view := runView{
+		ID: run.GetId(), Name: run.GetName(), App: run.GetApp(), Task: run.GetTask(),
+		Status:    word(run.GetStatus().String(), "STATUS_"),
+		Reason:    reasonWord(run.GetReason()),
+		Message:   run.GetMessage(),
+		Trigger:   word(run.GetTrigger().String(), "TRIGGER_"),
+		Labels:    run.GetLabels(),
+		Stopping:  reasonWord(run.GetStopping()),
+		CreatedAt: instant(run.GetCreatedAt()),
+		QueuedAt:  instant(run.GetQueuedAt()),
+		StartedAt: instant(run.GetStartedAt()),
+		EndedAt:   instant(run.GetEndedAt()),
+		ExitCode:  run.ExitCode,
+		Attempts:  make([]attemptView, 0, len(run.GetAttempts())),
+		Spec:      viewSpec(run.GetSpec()),
+	}
+	for _, attempt := range run.GetAttempts() {
+		view.Attempts = append(view.Attempts, attemptView{
+			Number:      attempt.GetNumber(),
+			Node:        attempt.GetNode(),
+			Status:      word(attempt.GetStatus().String(), "STATUS_"),
+			StartedAt:   instant(attempt.GetStartedAt()),
+			EndedAt:     instant(attempt.GetEndedAt()),
+			ExitCode:    attempt.ExitCode,
+			Signal:      attempt.GetSignal(),
+			OOMKilled:   attempt.GetOomKilled(),
+			Reason:      reasonWord(attempt.GetReason()),
+			Message:     attempt.GetMessage(),
+			LogComplete: attempt.GetLogComplete(),
+		})
+	}
+	return view
+}
+
+func viewRuns(runs []*errandv1.Run) []runView {
+	views := make([]runView, 0, len(runs))
+	for _, run := range runs {
+		views = append(views, viewRun(run))
+	}
+	return views
+}
+
+func viewSpec(spec *errandv1.RunSpec) specView {
+	view := specView{
+		Driver: spec.GetDriver(), Image: spec.GetImage(), Command: spec.GetCommand(),
+		WorkingDir: spec.GetWorkingDir(), User: spec.GetUser(),
+		CPUMillis: spec.GetCpuMillis(), MemoryBytes: spec.GetMemoryBytes(),
+		PidsLimit: spec.GetPidsLimit(), ReadOnlyRoot: spec.GetReadOnlyRoot(),
+	}
+	for name := range spec.GetEnv() {
+		view.EnvNames = append(view.EnvNames, name)
+	}
+	sort.Strings(view.EnvNames)
+	if spec.GetTimeout() != nil {
+		view.Timeout = spec.GetTimeout().AsDuration().String()
+	}
+	if spec.GetStartDeadline() != nil {
+		view.StartDeadline = spec.GetStartDeadline().AsDuration().String()
+	}
+	if spec.GetStopGrace() != nil {
+		view.StopGrace = spec.GetStopGrace().AsDuration().String()
+	}
+	return view
+}
+
+// word is an enum value as the contract spells it; empty when unset.
+func word(value, prefix string) string {
+	value = strings.TrimPrefix(value, prefix)
+	if value == "UNSPECIFIED" {
+		return ""
+	}
+	return value
+}
+
+func reasonWord(reason errandv1.Reason) string { return word(reason.String(), "REASON_") }
+
+// instant is a time in UTC, which JSON shows as RFC 3339; nil when unset.
+func instant(stamp *timestamppb.Timestamp) *time.Time {
+	if stamp == nil {
+		return nil
+	}
+	at := stamp.AsTime()
+	return &at
+}

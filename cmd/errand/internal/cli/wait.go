@@ -1,0 +1,132 @@
+package cli
+
+import (
+	"context"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	errandv1 "github.com/errand-run/errand/messages/errand/v1"
+)
+
+func (a *app) waitCommand() *cobra.Command {
+	timeout := durationValue{zero: true}
+	cmd := &cobra.Command{
+		Use:   "wait RUN...",
+		Short: "Wait until runs have ended",
+		Long: `Wait until all of the runs have ended, and show how. The exit code is 0 only if
+all succeeded; else it is the first one, in the order of the arguments, that is
+not 0, by the same table as for errand run. When --timeout passes first it is
+124, and the runs go on.`,
+		Example: `  errand wait RUN1 RUN2
+  errand wait --timeout 5m RUN || echo not in time, or failed`,
+		Args:              a.someRuns,
+		ValidArgsFunction: a.completeRun(activeRun),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.wait(cmd.Context(), args, timeout)
+		},
+	}
+	cmd.Flags().Var(&timeout, "timeout", "give up after this time, as in 90s; 0 only looks (default never)")
+	must(cmd.RegisterFlagCompletionFunc("timeout", cobra.NoFileCompletions))
+	return cmd
+}
+
+func (a *app) wait(ctx context.Context, ids []string, timeout durationValue) error {
+	c, err := a.connect()
+	if err != nil {
+		return err
+	}
+	var deadline time.Time
+	if timeout.set {
+		deadline = time.Now().Add(timeout.value)
+	}
+	// All of them first: an id that does not exist is told at once.
+	runs := make([]*errandv1.Run, len(ids))
+	o := &outage{c: c}
+	for i, id := range ids {
+		if runs[i], err = getRun(ctx, o, id); err != nil {
+			return err
+		}
+	}
+	for i, run := range runs {
+		if terminal(run.GetStatus()) {
+			continue
+		}
+		left := time.Duration(0)
+		if timeout.set {
+			if left = time.Until(deadline); left <= 0 {
+				continue
+			}
+		}
+		if runs[i], err = waitRun(ctx, o, run.GetId(), left); err != nil {
+			return err
+		}
+	}
+	if err := a.print(viewRuns(runs), func() error {
+		return writeTable(a.stdout, a.style(), runsHeader, a.runRows(runs))
+	}); err != nil {
+		return err
+	}
+	return a.waited(runs)
+}
+
+// waited maps the outcome of several runs to one exit code.
+func (a *app) waited(runs []*errandv1.Run) error {
+	code := 0
+	var going []string
+	for _, run := range runs {
+		if !terminal(run.GetStatus()) {
+			going = append(going, run.GetId())
+		} else if code == 0 {
+			code = exitCodeOf(run)
+		}
+	}
+	if len(going) > 0 {
+		f := broken("timeout", "the timeout passed; still going: %s", strings.Join(going, ", "))
+		f.exit = ExitTimedOut
+		return f
+	}
+	if code != 0 {
+		return exitStatus(code)
+	}
+	return nil
+}
+
+func getRun(ctx context.Context, o *outage, id string) (*errandv1.Run, error) {
+	var run *errandv1.Run
+	err := o.persist(ctx, callTimeout, func(ctx context.Context) error {
+		response, err := o.c.runs.Get(ctx, &errandv1.GetRunRequest{Id: id})
+		run = response.GetRun()
+		return err
+	})
+	return run, err
+}
+
+// waitRun waits until the run has ended or the timeout passed, 0 for none, and
+// returns the run as it is then. A node that restarts meanwhile is asked again.
+func waitRun(ctx context.Context, o *outage, id string, timeout time.Duration) (*errandv1.Run, error) {
+	deadline := time.Now().Add(timeout)
+	if timeout > 0 {
+		o.until = deadline
+		defer func() { o.until = time.Time{} }()
+	}
+	for {
+		slice := waitSlice
+		if timeout > 0 {
+			slice = min(slice, max(time.Until(deadline), time.Millisecond))
+		}
+		var response *errandv1.WaitRunResponse
+		err := o.persist(ctx, slice+callTimeout, func(ctx context.Context) (err error) {
+			response, err = o.c.runs.Wait(ctx, &errandv1.WaitRunRequest{Id: id, Timeout: durationpb.New(slice)})
+			return err
+		})
+		if err != nil {
+			return nil, err
+		}
+		if response.GetTerminal() || timeout > 0 && !time.Now().Before(deadline) {
+			return response.GetRun(), nil
+		}
+	}
+}
