@@ -195,23 +195,54 @@ func (d *Directory) ask(ctx context.Context, to address, message proto.Message) 
 		ctx, cancel = context.WithTimeout(ctx, AskTimeout)
 		defer cancel()
 	}
-	if err := d.admit(); err != nil {
-		return nil, err
+	type reply struct {
+		answer proto.Message
+		err    error
 	}
-	reply := d.host.NewReply()
-	d.send(&delivery{to: to, message: message}, reply.PID())
-	answer, err := reply.Wait(ctx, d.ended)
-	if err != nil {
-		return nil, err
+	replies := make(chan reply, 1)
+	drop := d.AskThen(to.kind, to.identity, message, func(answer proto.Message, err error) { replies <- reply{answer, err} })
+	defer drop()
+	var ended error
+	select {
+	case r := <-replies:
+		return r.answer, r.err
+	case <-d.ended:
+		ended = ErrStopped
+	case <-ctx.Done():
+		ended = ctx.Err()
 	}
-	switch a := answer.(type) {
-	case refusal:
-		return nil, a.err
-	case proto.Message:
-		return a, nil
+	// An answer that came at the same time counts.
+	select {
+	case r := <-replies:
+		return r.answer, r.err
 	default:
-		return nil, records.Errorf(records.ClassInternal, "the answer is a %T", answer)
+		return nil, records.Errorf(records.ClassOutcomeUnknown, "wait for the answer: %w", ended)
 	}
+}
+
+// AskThen sends a message to an actor and calls then once with its answer, from a
+// goroutine of the dispatcher or from this call. It does not block, and then does
+// not either. An answer may never come: the caller bounds the wait and drops it.
+func (d *Directory) AskThen(kind, identity string, message proto.Message, then func(proto.Message, error)) (drop func()) {
+	if err := d.admit(); err != nil {
+		then(nil, err)
+		return func() {}
+	}
+	reply := d.host.Expect(func(answer any, err error) {
+		switch a := answer.(type) {
+		case refusal:
+			then(nil, a.err)
+		case proto.Message:
+			then(a, nil)
+		default:
+			if err == nil {
+				err = records.Errorf(records.ClassInternal, "the answer is a %T", answer)
+			}
+			then(nil, err)
+		}
+	})
+	d.send(&delivery{to: address{kind, identity}, message: message}, reply.PID())
+	return reply.Drop
 }
 
 // admit counts one message, or returns why it can not be taken.

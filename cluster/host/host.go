@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/asynkron/protoactor-go/actor"
+	"github.com/asynkron/protoactor-go/eventstream"
 	"go.uber.org/zap"
 
 	"github.com/errand-run/errand/cluster/records"
@@ -94,21 +95,43 @@ func New(options Options) *Host {
 	return h
 }
 
-// newSystem makes the actor system with all of its own voices off: the throttle
-// of its dead letters owns goroutines, its metrics own timers.
+// newSystem makes the actor system with all of its own voices off. Its event
+// stream is replaced, for the throttle that listens there for dead letters starts
+// a goroutine and a ticker at the first one.
 func newSystem(options Options) *actor.ActorSystem {
 	log := newBridge(options.Log, options.Clock)
 	system := actor.NewActorSystem(
 		actor.WithLoggerFactory(func(*actor.ActorSystem) *slog.Logger { return slog.New(log) }),
-		actor.WithDeadLetterThrottleCount(0),
-		actor.WithDeadLetterThrottleInterval(0),
 		actor.WithDeveloperSupervisionLogging(false),
 		actor.WithMetricProviders(nil),
 	)
+	system.EventStream = eventstream.NewEventStream()
+	system.EventStream.Subscribe(func(event any) {
+		if letter, ok := event.(*actor.DeadLetterEvent); ok {
+			buryLetter(system, letter)
+		}
+	})
 	if options.StrictSpawn {
 		system.Root.WithSpawnMiddleware(refuse)
 	}
 	return system
+}
+
+// buryLetter answers for an actor that is gone: who asked it need not wait, and
+// who wants to watch it learns its end.
+func buryLetter(system *actor.ActorSystem, letter *actor.DeadLetterEvent) {
+	if letter.Sender != nil {
+		system.Root.Send(letter.Sender, &actor.DeadLetterResponse{})
+	}
+	switch m := letter.Message.(type) {
+	case *actor.Watch:
+		if watcher, alive := system.ProcessRegistry.Get(m.Watcher); alive {
+			watcher.SendSystemMessage(m.Watcher, &actor.Terminated{Who: letter.PID, Why: actor.TerminatedReason_NotFound})
+		}
+	case actor.IgnoreDeadLetterLogging, actor.SystemMessage, actor.MailboxMessage, *actor.DeadLetterResponse:
+	default:
+		system.Logger().Info("dead letter", slog.Any("to", letter.PID), slog.Any("message", letter.Message))
+	}
 }
 
 // System is the actor system, for those who send to actors and answer them.

@@ -1,8 +1,6 @@
 package host
 
 import (
-	"context"
-	"sync"
 	"sync/atomic"
 
 	"github.com/asynkron/protoactor-go/actor"
@@ -50,17 +48,18 @@ func (w *watcher) SendSystemMessage(_ *actor.PID, message any) {
 
 func (w *watcher) Stop(*actor.PID) {}
 
-// Reply is the address of one answer that a goroutine outside the actors waits
-// for. protoactor's futures are not used: each starts a timer of its own.
+// Reply is the address of one answer that somebody outside the actors waits for.
+// protoactor's futures are not used: each starts a timer of its own.
 type Reply struct {
 	once
-	answers chan any
-	drop    sync.Once
+	then func(answer any, err error)
 }
 
-// NewReply makes an address. Drop it when the answer is not wanted any more.
-func (h *Host) NewReply() *Reply {
-	r := &Reply{answers: make(chan any, 1)}
+// Expect makes an address for one answer. then is called once, when it comes, from
+// a goroutine of the dispatcher; it does not block. The error says that the
+// actor that was asked is gone, with ClassUnavailable.
+func (h *Host) Expect(then func(answer any, err error)) *Reply {
+	r := &Reply{then: then}
 	h.register("reply", r)
 	return r
 }
@@ -68,42 +67,21 @@ func (h *Host) NewReply() *Reply {
 // PID is where the answer is to be sent.
 func (r *Reply) PID() *actor.PID { return r.pid }
 
-// Wait returns the answer. Without one it returns an error of ClassUnavailable
-// when the actor that was asked is gone or stopped is closed, and of
-// ClassOutcomeUnknown when the context ends: the actor may have acted, or may
-// yet.
-func (r *Reply) Wait(ctx context.Context, stopped <-chan struct{}) (any, error) {
-	defer r.Drop()
-	select {
-	case answer := <-r.answers:
-		return r.read(answer)
-	default:
-	}
-	select {
-	case answer := <-r.answers:
-		return r.read(answer)
-	case <-stopped:
-		return nil, records.Errorf(records.ClassUnavailable, "wait for an answer: %w", ErrClosed)
-	case <-ctx.Done():
-		return nil, records.Errorf(records.ClassOutcomeUnknown, "wait for an answer: %w", ctx.Err())
-	}
-}
-
-func (r *Reply) read(answer any) (any, error) {
-	if _, dead := answer.(*actor.DeadLetterResponse); dead {
-		return nil, records.Errorf(records.ClassUnavailable, "the actor has stopped")
-	}
-	return answer, nil
-}
-
-// Drop gives the address back; a later answer goes nowhere. Wait does it too.
-func (r *Reply) Drop() { r.drop.Do(func() { r.take() }) }
+// Drop takes the address back; then is not called after it, save for a call that
+// is under way.
+func (r *Reply) Drop() { r.take() }
 
 // SendUserMessage takes the answer.
 func (r *Reply) SendUserMessage(_ *actor.PID, message any) {
-	if r.take() {
-		r.answers <- actor.UnwrapEnvelopeMessage(message)
+	if !r.take() {
+		return
 	}
+	answer := actor.UnwrapEnvelopeMessage(message)
+	if _, dead := answer.(*actor.DeadLetterResponse); dead {
+		r.then(nil, records.Errorf(records.ClassUnavailable, "the actor has stopped"))
+		return
+	}
+	r.then(answer, nil)
 }
 
 // SendSystemMessage ignores what is not an answer.
