@@ -1,0 +1,60 @@
+package nodes
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/errand-run/errand/cluster/records"
+)
+
+// Config is what a node is told about itself.
+type Config struct {
+	// ID is the node's name in the cluster.
+	ID   string
+	Keys records.Keys
+	// Address is where its API is reached; Version is that of the binary.
+	Address string
+	Version string
+	// BootID changes with each boot of the machine.
+	BootID string
+	// LogDir is the directory of all attempts' logs.
+	LogDir string
+	// SandboxesMax, CPUMillis and MemoryBytes are what there is to give away.
+	SandboxesMax int64
+	CPUMillis    int64
+	MemoryBytes  int64
+	// Drivers are the enabled sandbox drivers, the default one first.
+	Drivers []string
+	// StartsInFlightMax bounds the sandboxes that are being created and started at
+	// one time; 0 means two per core.
+	StartsInFlightMax int
+}
+
+func (c Config) validate() error {
+	var faults []error
+	if err := records.CheckName(c.ID); err != nil {
+		faults = append(faults, fmt.Errorf("node id %q: %w", c.ID, err))
+	}
+	if c.BootID == "" {
+		faults = append(faults, errors.New("boot id: is empty"))
+	}
+	if c.Keys.Root == "" || c.Keys.Shards <= 0 {
+		faults = append(faults, errors.New("keys: root and shards must be set"))
+	}
+	if c.SandboxesMax <= 0 {
+		faults = append(faults, fmt.Errorf("sandboxes max: %d is not above 0", c.SandboxesMax))
+	}
+	if c.CPUMillis < 0 || c.MemoryBytes < 0 || c.StartsInFlightMax < 0 {
+		faults = append(faults, errors.New("cpu, memory and starts in flight must not be negative"))
+	}
+	if len(c.Drivers) == 0 {
+		faults = append(faults, errors.New("drivers: none is enabled"))
+	}
+	for i, name := range c.Drivers {
+		if slices.Contains(c.Drivers[:i], name) {
+			faults = append(faults, fmt.Errorf("drivers: %q is named twice", name))
+		}
+	}
+	return errors.Join(faults...)
+}

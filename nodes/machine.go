@@ -1,0 +1,261 @@
+package nodes
+
+import (
+	"slices"
+	"strings"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/errand-run/errand/actors"
+	"github.com/errand-run/errand/cluster/records"
+	actorv1 "github.com/errand-run/errand/messages/errand/actor/v1"
+	recordv1 "github.com/errand-run/errand/messages/errand/record/v1"
+)
+
+// Limits and waits of the node.
+const (
+	// ReservationHold is how long a yes to a Reserve keeps its room.
+	ReservationHold = 10 * time.Second
+	// EntriesMax bounds the placements that a node knows, ended ones included that
+	// wait for an acknowledgement or their removal.
+	EntriesMax = 20_000
+	// StartingSyncMax is how long it may take to journal "starting"; beyond it the
+	// placement is given up, since the world may have moved on meanwhile.
+	StartingSyncMax = time.Second
+	// StartSlotPatience is how long a sandbox under creation counts against the
+	// starts in flight: after that it waits for the network, not for a core.
+	StartSlotPatience = 5 * time.Second
+	// CreatesPerSlot bounds all creations under way, those that lost their slot to
+	// patience included, in multiples of the starts in flight.
+	CreatesPerSlot = 8
+	// RetryMin and RetryMax bound the doubling wait between tries and reports.
+	RetryMin = 200 * time.Millisecond
+	RetryMax = 5 * time.Second
+	// QuarantineHold is how long what nobody knows is kept.
+	QuarantineHold = 24 * time.Hour
+	// OrphanConfirm is the time between the two looks at the run of a sandbox that
+	// the journal does not know.
+	OrphanConfirm = time.Minute
+	// ExitAfterKillMax is how long the exit of a sandbox may stay unseen when its
+	// last process is known to be gone.
+	ExitAfterKillMax = 30 * time.Second
+	// TimeoutStep bounds one wait for an execution timeout: timers count on a clock
+	// that stands still while the machine is suspended, the timeout does not.
+	TimeoutStep = time.Minute
+	// messageBytesMax bounds a cause that is put into a record.
+	messageBytesMax = 512
+)
+
+// MachineConfig is what a Machine is made of.
+type MachineConfig struct {
+	Config
+	// Incarnation differs between the machines of one process, so that a late result
+	// for one is not taken by the next.
+	Incarnation uint32
+	// FreshUUID is the node's uuid if the journal has none yet.
+	FreshUUID string
+}
+
+// Machine is the node actor: see the package documentation. It is an
+// actors.Machine of kind "node" whose identity is the node's id.
+type Machine struct {
+	config MachineConfig
+	keys   records.Keys
+
+	now actors.Instant
+	out []actors.Effect
+	tag uint64
+
+	loads     map[uint64]func(JournalContent, error)
+	writes    map[uint64]func(error)
+	commits   map[uint64]func(records.Result)
+	sandboxes map[uint64]func(SandboxResult)
+	timers    map[string]func()
+
+	phase    Phase
+	target   Phase
+	climbing bool
+	refused  error
+
+	meta     *recordv1.JournalMeta
+	session  int64
+	epoch    int64
+	draining bool
+	reverted bool
+
+	placements   map[string]*placement
+	ofRun        map[string][]*placement
+	queue        []*placement
+	creating     int
+	slots        int
+	usage        usage
+	reservations map[PlacementKey]*reservation
+	assignments  records.Mirror
+	ahead        []*placement
+	acknowledged map[string]*placement
+	orphans      map[string]*orphan
+	whenEmpty    func()
+
+	counts     [classCount]int64
+	journalErr error
+	trouble    string
+	shown      Status
+}
+
+// NewMachine makes the node actor of one activation.
+func NewMachine(config MachineConfig) *Machine {
+	return &Machine{
+		config: config, keys: config.Keys,
+		tag:          uint64(config.Incarnation) << 40,
+		loads:        map[uint64]func(JournalContent, error){},
+		writes:       map[uint64]func(error){},
+		commits:      map[uint64]func(records.Result){},
+		sandboxes:    map[uint64]func(SandboxResult){},
+		timers:       map[string]func(){},
+		placements:   map[string]*placement{},
+		ofRun:        map[string][]*placement{},
+		reservations: map[PlacementKey]*reservation{},
+		acknowledged: map[string]*placement{},
+		orphans:      map[string]*orphan{},
+	}
+}
+
+// Step takes one input. Results that nobody waits for any more are dropped.
+func (m *Machine) Step(now actors.Instant, in actors.Input) []actors.Effect {
+	m.now, m.out = now, nil
+	switch in := in.(type) {
+	case actors.Activated:
+		m.emit(Attach{})
+	case Advance:
+		m.target = max(m.target, in.To)
+		m.climb()
+	case JournalLoaded:
+		if then, ok := take(m.loads, in.Tag); ok {
+			then(in.Content, in.Err)
+		}
+	case JournalWritten:
+		if then, ok := take(m.writes, in.Tag); ok {
+			then(in.Err)
+		}
+	case actors.Committed:
+		if then, ok := take(m.commits, in.Tag); ok {
+			then(in.Result)
+		}
+	case SandboxDone:
+		if then, ok := take(m.sandboxes, in.Tag); ok {
+			then(in.Result)
+		}
+	case actors.TimerFired:
+		if then, ok := take(m.timers, in.Name); ok {
+			then()
+		}
+	case actors.Followed:
+		m.followed(in)
+	case actors.Received:
+		m.received(in)
+	}
+	m.show()
+	out := m.out
+	m.out = nil
+	return out
+}
+
+func (m *Machine) received(in actors.Received) {
+	switch message := in.Message.(type) {
+	case *actorv1.Reserve:
+		m.reserve(message, in.From)
+	case *actorv1.Start:
+		m.toldToStart(message)
+	case *actorv1.Stop:
+		m.toldToStop(message)
+	case *actorv1.Ack:
+		m.ack(message)
+	case *actorv1.Activate:
+	}
+}
+
+func take[K comparable, V any](from map[K]V, key K) (V, bool) {
+	value, ok := from[key]
+	delete(from, key)
+	return value, ok
+}
+
+func (m *Machine) emit(effect actors.Effect) { m.out = append(m.out, effect) }
+
+func (m *Machine) nextTag() uint64 {
+	m.tag++
+	return m.tag
+}
+
+func (m *Machine) commit(txn records.Txn, then func(records.Result)) {
+	tag := m.nextTag()
+	m.commits[tag] = then
+	m.emit(actors.Commit{Tag: tag, Txn: txn})
+}
+
+func (m *Machine) do(op SandboxOp, then func(SandboxResult)) {
+	tag := m.nextTag()
+	m.sandboxes[tag] = then
+	m.emit(DoSandbox{Tag: tag, Op: op})
+}
+
+// after replaces the timer of that name.
+func (m *Machine) after(name string, d time.Duration, then func()) {
+	m.timers[name] = then
+	m.emit(actors.SetTimer{Name: name, After: max(d, 0)})
+}
+
+func (m *Machine) cancel(name string) {
+	if _, ok := take(m.timers, name); ok {
+		m.emit(actors.SetTimer{Name: name, After: -1})
+	}
+}
+
+func (m *Machine) tell(run string, message proto.Message) {
+	m.emit(actors.Tell{Kind: actors.KindRun, Identity: run, Message: message})
+}
+
+func (m *Machine) log(level actors.LogLevel, text string, fields ...any) {
+	m.emit(actors.Log{Level: level, Text: text, Fields: fields})
+}
+
+// backoff returns the wait before try n, from 0.
+func backoff(n int) time.Duration {
+	return min(RetryMin<<min(n, 10), RetryMax)
+}
+
+func clip(text string) string {
+	if len(text) <= messageBytesMax {
+		return text
+	}
+	return strings.ToValidUTF8(text[:messageBytesMax], "") + "…"
+}
+
+// sortedKeys makes an order out of a map wherever effects follow from it.
+func sortedKeys[V any](of map[string]V) []string {
+	keys := make([]string, 0, len(of))
+	for key := range of {
+		keys = append(keys, key)
+	}
+	slices.Sort(keys)
+	return keys
+}
+
+// show publishes the status if it has changed.
+func (m *Machine) show() {
+	status := Status{
+		Phase: m.phase, UUID: m.meta.GetUuid(), Session: m.session, Draining: m.draining,
+		Starting: m.counts[classStarting], Sandboxes: m.counts[classStarting] + m.counts[classRunning],
+		Unacknowledged: m.counts[classReporting],
+		Quarantined:    m.counts[classQuarantined] + int64(len(m.orphans)),
+		Trouble:        m.trouble,
+	}
+	if m.journalErr != nil {
+		status.Trouble = "write journal: " + m.journalErr.Error()
+	}
+	if status != m.shown {
+		m.shown = status
+		m.emit(Show{Status: status})
+	}
+}

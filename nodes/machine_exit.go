@@ -1,0 +1,282 @@
+package nodes
+
+import (
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/errand-run/errand/actors"
+	"github.com/errand-run/errand/cluster/records"
+	actorv1 "github.com/errand-run/errand/messages/errand/actor/v1"
+	recordv1 "github.com/errand-run/errand/messages/errand/record/v1"
+	"github.com/errand-run/errand/nodes/sandbox"
+)
+
+// awaitExit asks for the exit until it is known.
+func (m *Machine) awaitExit(p *placement) {
+	if p.waiting || p.ended() {
+		return
+	}
+	p.waiting = true
+	m.awaitExitTry(p, 0)
+}
+
+func (m *Machine) awaitExitTry(p *placement, try int) {
+	m.do(SandboxOp{Verb: VerbWait, Driver: p.entry.GetDriver(), ID: p.id}, func(result SandboxResult) {
+		switch {
+		case p.ended():
+		case result.Err == nil:
+			m.observe(p, exitOf(result.Exit))
+		case records.ClassOf(result.Err) == records.ClassNotFound:
+			m.observe(p, lost("the sandbox is gone"))
+		default:
+			// Unavailable is never lost.
+			m.after("wait/"+p.id, backoff(try), func() {
+				if !p.ended() {
+					m.awaitExitTry(p, try+1)
+				}
+			})
+		}
+		m.settle(p)
+	})
+}
+
+func exitOf(exit sandbox.Exit) *recordv1.Exit {
+	out := &recordv1.Exit{
+		Code: exit.Code, Signal: exit.Signal, OomKilled: exit.OOMKilled, Reason: exit.Reason,
+		Message: clip(exit.Message), Source: exit.Source,
+	}
+	if !exit.StartedAt.IsZero() {
+		out.StartedAt = exit.StartedAt.UnixMilli()
+	}
+	if !exit.At.IsZero() {
+		out.At = exit.At.UnixMilli()
+	}
+	if out.Code == nil && out.Reason == recordv1.Reason_REASON_UNSPECIFIED {
+		out.Reason = recordv1.Reason_REASON_SANDBOX_LOST
+	}
+	return out
+}
+
+func lost(message string) *recordv1.Exit {
+	return &recordv1.Exit{Reason: recordv1.Reason_REASON_SANDBOX_LOST, Message: message}
+}
+
+// observe takes an exit that the driver reports. While a signal of ours is under
+// way it is not known yet whether that reached the process.
+func (m *Machine) observe(p *placement, exit *recordv1.Exit) {
+	switch {
+	case p.evicted:
+		// A kill of ours must not pass for the command's own end (G7).
+		m.exit(p, lost("the node's session ended"))
+	case p.signals > 0:
+		p.observed = exit
+	default:
+		m.exit(p, exit)
+	}
+}
+
+// exit journals the end of a placement, and then sees to it that nothing is left.
+func (m *Machine) exit(p *placement, exit *recordv1.Exit) {
+	if p.ended() {
+		return
+	}
+	p.observed = nil
+	if exit.GetAt() == 0 {
+		exit.At = m.now.Milli()
+	}
+	if exit.GetStartedAt() == 0 {
+		exit.StartedAt = p.entry.GetStartedAt()
+	}
+	exit.StopCause = p.entry.GetStopCause()
+	exit.StopDelivered = p.delivered || p.recovered && stoppedByUs(p.entry, exit)
+	p.entry.State = recordv1.JournalState_JOURNAL_STATE_EXITED
+	p.entry.Exit = exit
+	m.endTimers(p)
+	m.releaseSlot(p)
+	m.dequeue(p)
+	m.persist(p, func() { m.empty(p, 0) })
+	m.settle(p)
+}
+
+// stoppedByUs infers, after a crash between a stop and its answer, that an end by
+// a stop signal was ours: the cause was on the disk before the signal was sent.
+func stoppedByUs(entry *recordv1.JournalEntry, exit *recordv1.Exit) bool {
+	const term, kill = 15, 9
+	return entry.GetStopCause() != recordv1.StopCause_STOP_CAUSE_UNSPECIFIED && exit.Code != nil &&
+		(exit.GetSignal() == term || exit.GetSignal() == kill)
+}
+
+func (m *Machine) endTimers(p *placement) {
+	for _, name := range []string{"timeout/", "grace/", "kill/", "exit/", "wait/", "inquire/"} {
+		m.cancel(name + p.id)
+	}
+}
+
+// empty kills what outlived the command: terminal means gone (G4), so nothing is
+// told before that is sure.
+func (m *Machine) empty(p *placement, try int) {
+	m.do(SandboxOp{Verb: VerbKill, Driver: p.entry.GetDriver(), ID: p.id}, func(result SandboxResult) {
+		if result.Err != nil {
+			m.log(actors.LogWarn, "sandbox is not empty; it is tried again", "run", p.key.Run, "error", result.Err.Error())
+			m.after("empty/"+p.id, backoff(try), func() { m.empty(p, try+1) })
+			return
+		}
+		p.entry.Exit.Leftover = p.entry.GetExit().GetLeftover() || result.Leftover
+		p.emptied = true
+		m.settle(p)
+		m.flush(p)
+	})
+}
+
+// flush completes the log; a log that can not be is told as incomplete.
+func (m *Machine) flush(p *placement) {
+	m.do(SandboxOp{Verb: VerbFlush, Driver: p.entry.GetDriver(), ID: p.id}, func(result SandboxResult) {
+		p.entry.Exit.LogComplete = result.Err == nil && result.Complete
+		m.report(p)
+		m.tearDown(p)
+	})
+}
+
+// void journals that a placement never started.
+func (m *Machine) void(p *placement, v *recordv1.Void) {
+	v.At = m.now.Milli()
+	p.entry.State = recordv1.JournalState_JOURNAL_STATE_VOID
+	p.entry.Void = v
+	m.dequeue(p)
+	if p.creating {
+		m.emit(AbandonCreate{Driver: p.entry.GetDriver(), ID: p.id})
+	}
+	m.persist(p, func() {
+		m.report(p)
+		m.tearDown(p)
+	})
+	m.settle(p)
+}
+
+// report tells the outcome until it is acknowledged.
+func (m *Machine) report(p *placement) {
+	p.reporting = true
+	if p.acked || p.quarantined || m.phase < PhaseRegistered {
+		return
+	}
+	if state := p.entry.GetState(); state == recordv1.JournalState_JOURNAL_STATE_EXITED {
+		m.tell(p.key.Run, &actorv1.Exited{
+			Run: p.key.Run, Attempt: p.key.Attempt, Placement: p.key.Placement, Node: m.config.ID,
+			Exit: proto.CloneOf(p.entry.GetExit()),
+		})
+	} else {
+		m.tell(p.key.Run, &actorv1.Voided{
+			Run: p.key.Run, Attempt: p.key.Attempt, Placement: p.key.Placement, Node: m.config.ID,
+			Void: proto.CloneOf(p.entry.GetVoid()),
+		})
+	}
+	m.after("report/"+p.id, backoff(p.reports), func() {
+		if p.reports++; p.reports == 1 {
+			// It may take long: remember what is done by now.
+			m.persist(p, func() {})
+		}
+		m.report(p)
+	})
+}
+
+// remind tells a run again what it seems not to have heard.
+func (m *Machine) remind(p *placement) {
+	if p.reporting && !p.acked {
+		p.reports = 0
+		m.report(p)
+		return
+	}
+	if !p.writing {
+		m.tellStarted(p)
+	}
+}
+
+// tearDown removes what the sandbox left, beside the report.
+func (m *Machine) tearDown(p *placement) {
+	if p.creating || p.tearing || p.tornDown {
+		return
+	}
+	p.tearing = true
+	if !p.mayExist && !p.recovered && !p.startCalled && p.entry.GetState() == recordv1.JournalState_JOURNAL_STATE_VOID {
+		m.tornDown(p)
+		return
+	}
+	m.removeTry(p, 0)
+}
+
+func (m *Machine) removeTry(p *placement, try int) {
+	again := func(what string, err error) {
+		m.log(actors.LogWarn, what+" failed; it is tried again", "run", p.key.Run, "sandbox", p.id, "error", err.Error())
+		m.after("remove/"+p.id, backoff(try), func() { m.removeTry(p, try+1) })
+	}
+	m.do(SandboxOp{Verb: VerbKill, Driver: p.entry.GetDriver(), ID: p.id}, func(result SandboxResult) {
+		if result.Err != nil {
+			again("kill", result.Err)
+			return
+		}
+		m.do(SandboxOp{Verb: VerbRemove, Driver: p.entry.GetDriver(), ID: p.id}, func(result SandboxResult) {
+			if result.Err != nil {
+				again("remove", result.Err)
+				return
+			}
+			m.tornDown(p)
+		})
+	})
+}
+
+func (m *Machine) tornDown(p *placement) {
+	p.tornDown = true
+	p.entry.TornDown = true
+	m.forgetPerhaps(p)
+}
+
+// ack takes note that an outcome is durable, or that nobody knows the run.
+func (m *Machine) ack(ack *actorv1.Ack) {
+	p, ok := m.placements[records.SandboxID(ack.GetRun(), ack.GetAttempt(), ack.GetPlacement())]
+	if !ok || !p.reporting || p.acked {
+		return
+	}
+	m.cancel("report/" + p.id)
+	if ack.GetUnknown() {
+		m.quarantine(p)
+		return
+	}
+	p.acked, p.ackCommit = true, ack.GetCommit()
+	p.entry.AckedAtRevision = ack.GetCommit()
+	m.acknowledged[p.id] = p
+	m.settle(p)
+	m.forgetPerhaps(p)
+}
+
+// quarantine keeps an outcome that no run wants, for a day: the run may come back
+// with a restored store.
+func (m *Machine) quarantine(p *placement) {
+	if p.quarantined {
+		return
+	}
+	p.quarantined = true
+	m.settle(p)
+	m.log(actors.LogWarn, "run is not known; its outcome is kept for a while", "run", p.key.Run, "attempt", p.key.Attempt)
+	m.persist(p, func() {})
+	at := p.entry.GetExit().GetAt()
+	if p.entry.GetState() == recordv1.JournalState_JOURNAL_STATE_VOID {
+		at = p.entry.GetVoid().GetAt()
+	}
+	left := QuarantineHold - time.Duration(m.now.Milli()-at)*time.Millisecond
+	m.after("quarantine/"+p.id, min(max(left, 0), QuarantineHold), func() {
+		p.acked = true
+		m.forgetPerhaps(p)
+	})
+}
+
+// forgetPerhaps drops the entry when the outcome is acknowledged, the watch has
+// passed the acknowledged revision, and nothing is left on the machine. Earlier, a
+// watch that lags would bring the assignment back and start the command again.
+func (m *Machine) forgetPerhaps(p *placement) {
+	if m.placements[p.id] != p || !p.acked || !p.tornDown || p.writing || len(p.written) > 0 || m.assignments.Revision() < max(p.ackCommit, p.entry.GetCommit()) {
+		return
+	}
+	m.drop(p)
+	m.journal(JournalChange{Deletes: []PlacementKey{p.key}}, func() {})
+}

@@ -1,0 +1,119 @@
+package nodes
+
+import (
+	"github.com/errand-run/errand/actors"
+	recordv1 "github.com/errand-run/errand/messages/errand/record/v1"
+)
+
+// Phase is how far a node has come in its start. Each includes those before.
+type Phase uint8
+
+// The phases, in order.
+const (
+	// PhaseRecovered means that the journal was read and is ours.
+	PhaseRecovered Phase = iota + 1
+	// PhaseAdopted means that the surviving sandboxes are known and cared for.
+	PhaseAdopted
+	// PhaseRegistered means that the node has a session.
+	PhaseRegistered
+	// PhaseReconciling means that the node's assignments were seen and are followed.
+	PhaseReconciling
+	// PhaseAnnounced means that the node accepts reservations.
+	PhaseAnnounced
+)
+
+var phaseNames = [...]string{"new", "recovered", "adopted", "registered", "reconciling", "announced"}
+
+// String returns the phase in one word.
+func (p Phase) String() string {
+	if int(p) < len(phaseNames) {
+		return phaseNames[p]
+	}
+	return "unknown"
+}
+
+// Status is a reading of the node for people.
+type Status struct {
+	Phase Phase
+	// UUID and Session are set once there is a session.
+	UUID    string
+	Session int64
+	// Draining nodes take nothing more.
+	Draining bool
+	// Sandboxes have not ended; Starting of them are not running yet.
+	Sandboxes int64
+	Starting  int64
+	// Unacknowledged outcomes are still being told to their runs.
+	Unacknowledged int64
+	// Quarantined are outcomes without a run and sandboxes without an entry.
+	Quarantined int64
+	// Trouble is what keeps the node from going on, empty when nothing does.
+	Trouble string
+}
+
+// The inputs of the node's own.
+type (
+	// Advance asks to come as far as a phase, and to say when it is reached.
+	Advance struct {
+		To Phase
+	}
+	// JournalLoaded is the result of a LoadJournal.
+	JournalLoaded struct {
+		Tag     uint64
+		Content JournalContent
+		Err     error
+	}
+	// JournalWritten is the result of a WriteJournal.
+	JournalWritten struct {
+		Tag uint64
+		Err error
+	}
+	// SandboxDone is the result of a DoSandbox.
+	SandboxDone struct {
+		Tag    uint64
+		Op     SandboxOp
+		Result SandboxResult
+	}
+)
+
+// The effects of the node's own.
+type (
+	// Attach asks for an Advance to the phase that was last asked for, now, and for
+	// every later one.
+	Attach struct{}
+	// LoadJournal reads the journal.
+	LoadJournal struct {
+		Tag uint64
+	}
+	// WriteJournal makes a change durable.
+	WriteJournal struct {
+		Tag    uint64
+		Change JournalChange
+	}
+	// DoSandbox carries out a sandbox operation.
+	DoSandbox struct {
+		Tag uint64
+		Op  SandboxOp
+	}
+	// AbandonCreate ends a Create early.
+	AbandonCreate struct {
+		Driver string
+		ID     string
+	}
+	// Reached says that a phase is complete, or, with an error, that it can not be.
+	Reached struct {
+		Phase Phase
+		Err   error
+	}
+	// Show publishes the status.
+	Show struct {
+		Status Status
+	}
+)
+
+// terminalEntry tells whether an entry holds an outcome.
+func terminalEntry(entry *recordv1.JournalEntry) bool {
+	return entry.GetState() == recordv1.JournalState_JOURNAL_STATE_EXITED || entry.GetState() == recordv1.JournalState_JOURNAL_STATE_VOID
+}
+
+var _ actors.Machine = (*Machine)(nil)

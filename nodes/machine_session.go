@@ -1,0 +1,195 @@
+package nodes
+
+import (
+	"fmt"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/errand-run/errand/actors"
+	"github.com/errand-run/errand/cluster/records"
+	recordv1 "github.com/errand-run/errand/messages/errand/record/v1"
+)
+
+// The responses of the read that a registration begins with: those of
+// records.LoadSession, then two more.
+const (
+	loadedSession = iota
+	loadedInfo
+	loadedDrain
+	loadedCluster
+	loadedAssignments
+)
+
+// register resumes the session of before or opens a new one. In solo nobody else
+// can start anything, so a session has no lease and lasts as long as the boot.
+func (m *Machine) register() { m.registerTry(0) }
+
+func (m *Machine) registerTry(try int) {
+	ops := m.keys.LoadSession(m.config.ID).Then
+	ops = append(ops, records.Get(m.keys.Cluster()), records.Range(m.keys.AssignmentsOf(m.config.ID)))
+	m.commit(records.Read(ops...), func(result records.Result) {
+		if result.Err != nil {
+			m.registerAgain(try, fmt.Errorf("read session: %w", result.Err))
+			return
+		}
+		m.judgeSession(result, try)
+	})
+}
+
+// registerAgain starts over from a read, after any answer that is not a clear yes:
+// what an unknown outcome left behind shows there.
+func (m *Machine) registerAgain(try int, err error) {
+	if err != nil {
+		m.trouble = err.Error()
+		m.log(actors.LogWarn, "registration is tried again", "error", err.Error())
+	}
+	m.after("register", backoff(try), func() { m.registerTry(try + 1) })
+}
+
+func (m *Machine) judgeSession(loaded records.Result, try int) {
+	info, infoMod, err := m.judgeOwner(loaded)
+	if err != nil {
+		m.refuse(fmt.Errorf("register node %s: %w", m.config.ID, err))
+		return
+	}
+	_, m.draining = loaded.First(loadedDrain)
+	kv, exists := loaded.First(loadedSession)
+	if !exists {
+		m.evict(func() { m.open(info, infoMod, loaded.Responses[loadedAssignments].KVs, try) })
+		return
+	}
+	session := &recordv1.NodeSession{}
+	if err := records.Decode(kv, session); err != nil {
+		m.refuse(fmt.Errorf("register node %s: %w", m.config.ID, err))
+		return
+	}
+	if m.resumable(kv, session) {
+		m.resume(kv, session, try)
+		return
+	}
+	m.evict(func() {
+		m.commit(m.keys.Unregister(m.config.ID, kv.Mod), func(result records.Result) {
+			if result.Err != nil {
+				m.registerAgain(try, fmt.Errorf("end the session of before: %w", result.Err))
+				return
+			}
+			m.registerTry(try + 1)
+		})
+	})
+}
+
+// judgeOwner makes sure that the name is ours and that the cluster is the one that
+// the journal knows.
+func (m *Machine) judgeOwner(loaded records.Result) (*recordv1.NodeInfo, int64, error) {
+	cluster, info := &recordv1.Cluster{}, &recordv1.NodeInfo{}
+	kv, ok := loaded.First(loadedCluster)
+	if !ok {
+		return nil, 0, fmt.Errorf("the store holds no cluster: %s is absent", m.keys.Cluster())
+	}
+	if err := records.Decode(kv, cluster); err != nil {
+		return nil, 0, err
+	}
+	if cluster.GetShards() != m.keys.Shards || cluster.GetHash() != records.HashName {
+		return nil, 0, fmt.Errorf("the cluster has %d shards by %s, this node is set to %d by %s",
+			cluster.GetShards(), cluster.GetHash(), m.keys.Shards, records.HashName)
+	}
+	if cluster.GetEpoch() < m.meta.GetEpoch() {
+		return nil, 0, fmt.Errorf("the store is at epoch %d, the journal has seen %d: it is an older copy", cluster.GetEpoch(), m.meta.GetEpoch())
+	}
+	m.epoch = cluster.GetEpoch()
+	kv, ok = loaded.First(loadedInfo)
+	if ok {
+		if err := records.Decode(kv, info); err != nil {
+			return nil, 0, err
+		}
+		if info.GetUuid() != m.meta.GetUuid() {
+			return nil, 0, fmt.Errorf("the name belongs to another machine (uuid %s, this one is %s): give this node another name", info.GetUuid(), m.meta.GetUuid())
+		}
+	}
+	return info, kv.Mod, nil
+}
+
+// resumable tells whether a session is this journal's, of this boot. A session
+// that was opened just before a crash is not in the journal yet, but its
+// generation is: it was written first and is used once.
+func (m *Machine) resumable(kv records.KV, session *recordv1.NodeSession) bool {
+	if session.GetUuid() != m.meta.GetUuid() || session.GetBootId() != m.config.BootID || m.meta.GetBootId() != m.config.BootID {
+		return false
+	}
+	if m.meta.GetSession() != 0 {
+		return kv.Create == m.meta.GetSession()
+	}
+	return session.GetGeneration() == m.meta.GetGeneration() && m.meta.GetGeneration() > 0
+}
+
+func (m *Machine) describe(generation, registeredAt int64) *recordv1.NodeSession {
+	return &recordv1.NodeSession{
+		Uuid: m.meta.GetUuid(), BootId: m.config.BootID, Generation: generation, Address: m.config.Address,
+		Version: m.config.Version, Drivers: m.config.Drivers, CpuMillis: m.config.CPUMillis,
+		MemoryBytes: m.config.MemoryBytes, SandboxesMax: m.config.SandboxesMax, RegisteredAt: registeredAt,
+	}
+}
+
+func (m *Machine) resume(kv records.KV, session *recordv1.NodeSession, try int) {
+	txn := m.keys.Resume(m.config.ID, kv.Mod, m.describe(session.GetGeneration(), session.GetRegisteredAt()), 0)
+	m.commit(txn, func(result records.Result) {
+		if result.Err != nil || !result.Succeeded {
+			m.registerAgain(try, result.Err)
+			return
+		}
+		m.opened(kv.Create)
+	})
+}
+
+// open makes a session when no process of an earlier one is left: first the new
+// generation and the fate of every assignment of before are in the journal, then
+// the session may exist.
+func (m *Machine) open(info *recordv1.NodeInfo, infoMod int64, assignments []records.KV, try int) {
+	m.reverted = m.reverted || info.GetGeneration() > m.meta.GetGeneration()
+	if m.reverted {
+		m.log(actors.LogError, "the journal is older than the store remembers: assignments that it does not know may have been started")
+	}
+	for _, kv := range assignments {
+		assignment := &recordv1.Assignment{}
+		if err := records.Decode(kv, assignment); err != nil {
+			m.log(actors.LogError, "assignment can not be read", "run", records.LastPart(kv.Key))
+			continue
+		}
+		id := records.SandboxID(assignment.GetRun(), assignment.GetAttempt(), assignment.GetPlacement())
+		if _, known := m.placements[id]; !known {
+			m.disown(assignment, kv.Create)
+		}
+	}
+	m.meta.Generation = max(m.meta.GetGeneration(), info.GetGeneration()) + 1
+	m.meta.Session, m.meta.BootId, m.meta.Epoch = 0, m.config.BootID, m.epoch
+	m.journal(JournalChange{Meta: proto.CloneOf(m.meta)}, func() {
+		generation := m.meta.GetGeneration()
+		next := &recordv1.NodeInfo{Uuid: m.meta.GetUuid(), Generation: generation}
+		txn := m.keys.Register(m.config.ID, m.describe(generation, m.now.Milli()), 0, infoMod, next)
+		m.commit(txn, func(result records.Result) {
+			if result.Err != nil || !result.Succeeded {
+				m.registerAgain(try, result.Err)
+				return
+			}
+			m.opened(result.Revision)
+		})
+	})
+}
+
+// opened goes on with a session: what was held back is told now.
+func (m *Machine) opened(session int64) {
+	m.session, m.trouble = session, ""
+	done := func() {
+		m.log(actors.LogInfo, "session", "node", m.config.ID, "session", m.session, "generation", m.meta.GetGeneration())
+		m.reach(PhaseRegistered)
+		for _, id := range sortedKeys(m.placements) {
+			m.remind(m.placements[id])
+		}
+	}
+	if m.meta.GetSession() == session && m.meta.GetEpoch() == m.epoch {
+		done()
+		return
+	}
+	m.meta.Session, m.meta.Epoch = session, m.epoch
+	m.journal(JournalChange{Meta: proto.CloneOf(m.meta)}, done)
+}

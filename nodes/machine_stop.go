@@ -1,0 +1,156 @@
+package nodes
+
+import (
+	"syscall"
+	"time"
+
+	"github.com/errand-run/errand/actors"
+	recordv1 "github.com/errand-run/errand/messages/errand/record/v1"
+)
+
+// stopWish is why and how a placement shall end.
+type stopWish struct {
+	cause recordv1.StopCause
+	force bool
+	// onlyBeforeStart leaves alone what runs.
+	onlyBeforeStart bool
+	reason          recordv1.Reason
+	message         string
+}
+
+// stop ends a placement. What provably has not started becomes a void; what is
+// being started is stopped when that is decided; what runs gets TERM, the grace
+// and KILL, after the cause is in the journal. Repeating a stop does no harm, and
+// a later force shortens the grace.
+func (m *Machine) stop(p *placement, wish stopWish) {
+	defer m.settle(p)
+	switch {
+	case p.ended():
+	case !p.startCalled && !p.started() && !p.recovered:
+		m.voidUnstarted(p, &recordv1.Void{Reason: wish.reason, Message: wish.message})
+	case wish.onlyBeforeStart:
+		// The run seems not to have heard that it has started.
+		m.tellStarted(p)
+	case !p.started():
+		if p.wish == nil || wish.force && !p.wish.force {
+			p.wish = &wish
+		}
+	default:
+		m.stopRunning(p, wish)
+	}
+}
+
+// voidUnstarted makes a void of a placement whose start was not called, or was
+// refused for sure. A "starting" that is on its way to the disk gets there first.
+func (m *Machine) voidUnstarted(p *placement, v *recordv1.Void) {
+	if p.writing && p.entry.GetState() == recordv1.JournalState_JOURNAL_STATE_STARTING && !p.startCalled {
+		p.withdrawn = v
+		return
+	}
+	m.void(p, v)
+}
+
+func (m *Machine) stopRunning(p *placement, wish stopWish) {
+	first := p.entry.GetStopCause() == recordv1.StopCause_STOP_CAUSE_UNSPECIFIED
+	if first {
+		p.entry.StopCause = wish.cause
+		p.wish = &wish
+		m.persist(p, func() { m.stopJournaled(p) })
+		return
+	}
+	if p.wish == nil {
+		p.wish = &wish
+	}
+	p.wish.force = p.wish.force || wish.force
+	if p.stopping && wish.force {
+		m.kill(p)
+		return
+	}
+	if !p.writing {
+		m.stopJournaled(p)
+	}
+}
+
+// stopJournaled sends the signal of a stop whose cause is on the disk.
+func (m *Machine) stopJournaled(p *placement) {
+	if !p.started() || p.stopping || p.entry.GetStopCause() == recordv1.StopCause_STOP_CAUSE_UNSPECIFIED {
+		return
+	}
+	p.stopping = true
+	if p.wish != nil && p.wish.force {
+		m.kill(p)
+		return
+	}
+	m.log(actors.LogInfo, "stopping", "run", p.key.Run, "attempt", p.key.Attempt, "cause", p.entry.GetStopCause().String())
+	m.signal(p, int(syscall.SIGTERM), func() {})
+	m.after("grace/"+p.id, time.Duration(p.entry.GetStopGraceMs())*time.Millisecond, func() { m.kill(p) })
+}
+
+// signal sends one and remembers whether it reached the process. An exit that is
+// seen meanwhile waits for the answer.
+func (m *Machine) signal(p *placement, signal int, then func()) {
+	p.signals++
+	m.do(SandboxOp{Verb: VerbSignal, Driver: p.entry.GetDriver(), ID: p.id, Signal: signal}, func(result SandboxResult) {
+		p.signals--
+		p.delivered = p.delivered || result.Err == nil && result.Delivered
+		if result.Err != nil {
+			m.log(actors.LogWarn, "signal failed", "run", p.key.Run, "signal", signal, "error", result.Err.Error())
+		}
+		if p.observed != nil && p.signals == 0 {
+			m.exit(p, p.observed)
+		}
+		then()
+		m.settle(p)
+	})
+}
+
+// kill ends the grace: KILL to the command, so that its exit is seen as one of a
+// signal of ours, then to everything else.
+func (m *Machine) kill(p *placement) {
+	if p.killing || !p.started() {
+		return
+	}
+	p.killing = true
+	m.cancel("grace/" + p.id)
+	m.signal(p, int(syscall.SIGKILL), func() { m.killAll(p, 0) })
+}
+
+func (m *Machine) killAll(p *placement, try int) {
+	if !p.started() {
+		return
+	}
+	m.do(SandboxOp{Verb: VerbKill, Driver: p.entry.GetDriver(), ID: p.id}, func(result SandboxResult) {
+		if !p.started() {
+			return
+		}
+		if result.Err != nil {
+			m.log(actors.LogWarn, "kill failed; it is tried again", "run", p.key.Run, "error", result.Err.Error())
+			m.after("kill/"+p.id, backoff(try), func() { m.killAll(p, try+1) })
+			return
+		}
+		m.expectExit(p)
+	})
+}
+
+// expectExit bounds the wait for an exit that must be there.
+func (m *Machine) expectExit(p *placement) {
+	m.after("exit/"+p.id, ExitAfterKillMax, func() {
+		if !p.ended() {
+			m.exit(p, lost("its processes are gone and the driver does not say how they ended"))
+		}
+	})
+}
+
+// watchTimeout enforces the execution timeout on the clock that counts suspended
+// time.
+func (m *Machine) watchTimeout(p *placement) {
+	if p.entry.GetTimeoutMs() <= 0 {
+		return
+	}
+	end := time.Duration(p.entry.GetStartedBoottimeNs()) + time.Duration(p.entry.GetTimeoutMs())*time.Millisecond
+	if left := end - m.now.Boot; left > 0 {
+		m.after("timeout/"+p.id, min(left, TimeoutStep), func() { m.watchTimeout(p) })
+		return
+	}
+	m.stop(p, stopWish{cause: recordv1.StopCause_STOP_CAUSE_TIMEOUT, reason: recordv1.Reason_REASON_TIMEOUT})
+}

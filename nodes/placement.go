@@ -1,0 +1,186 @@
+package nodes
+
+import (
+	"slices"
+	"time"
+
+	"github.com/errand-run/errand/cluster/records"
+	recordv1 "github.com/errand-run/errand/messages/errand/record/v1"
+)
+
+// placement is one placement that the node knows. Its entry is what the journal
+// holds or is about to hold; the rest is lost in a crash and made up again.
+type placement struct {
+	key        PlacementKey
+	id         string
+	entry      *recordv1.JournalEntry
+	assignment *recordv1.Assignment
+	recovered  bool
+	class      class
+	counted    bool
+
+	// The journal: at most one write is under way, the next takes all that has
+	// changed meanwhile.
+	writing bool
+	written []func()
+
+	// The start.
+	queued      bool
+	slot        bool
+	creating    bool
+	mayExist    bool
+	startCalled bool
+	syncingFrom time.Duration
+	withdrawn   *recordv1.Void
+
+	// The stop. A wish that comes while the start is under way waits for it.
+	wish      *stopWish
+	stopping  bool
+	killing   bool
+	signals   int
+	delivered bool
+
+	// The end.
+	waiting bool
+	// finished means that the driver said so at the adoption; evicted, that a kill of
+	// ours hides the true end.
+	finished    bool
+	evicted     bool
+	observed    *recordv1.Exit
+	emptied     bool
+	reporting   bool
+	reports     int
+	acked       bool
+	ackCommit   int64
+	quarantined bool
+	tearing     bool
+	tornDown    bool
+}
+
+// class sorts placements for accounting.
+type class uint8
+
+const (
+	// classStarting and classRunning occupy the node.
+	classStarting class = iota
+	classRunning
+	// classReporting has an outcome that is not acknowledged.
+	classReporting
+	classQuarantined
+	// classDone waits for its removal or for the watch.
+	classDone
+	classCount
+)
+
+func (p *placement) classify() class {
+	switch p.entry.GetState() {
+	case recordv1.JournalState_JOURNAL_STATE_ACCEPTED, recordv1.JournalState_JOURNAL_STATE_STARTING:
+		return classStarting
+	case recordv1.JournalState_JOURNAL_STATE_STARTED:
+		return classRunning
+	case recordv1.JournalState_JOURNAL_STATE_EXITED:
+		if !p.emptied {
+			return classRunning
+		}
+	default:
+	}
+	switch {
+	case p.quarantined:
+		return classQuarantined
+	case p.acked:
+		return classDone
+	default:
+		return classReporting
+	}
+}
+
+func (c class) occupies() bool { return c == classStarting || c == classRunning }
+
+// ended tells whether the outcome is decided.
+func (p *placement) ended() bool { return terminalEntry(p.entry) }
+
+func (p *placement) started() bool {
+	return p.entry.GetState() == recordv1.JournalState_JOURNAL_STATE_STARTED
+}
+
+// usage is what occupying placements and reservations take.
+type usage struct {
+	count, cpuMillis, memoryBytes int64
+}
+
+func (u *usage) add(sign int64, cpuMillis, memoryBytes int64) {
+	u.count += sign
+	u.cpuMillis += sign * cpuMillis
+	u.memoryBytes += sign * memoryBytes
+}
+
+// add makes a placement known.
+func (m *Machine) add(entry *recordv1.JournalEntry, assignment *recordv1.Assignment) *placement {
+	key := KeyOf(entry)
+	p := &placement{
+		key: key, id: records.SandboxID(key.Run, key.Attempt, key.Placement), entry: entry, assignment: assignment,
+		tornDown: entry.GetTornDown(), emptied: entry.GetTornDown(),
+	}
+	m.placements[p.id] = p
+	m.ofRun[key.Run] = append(m.ofRun[key.Run], p)
+	if entry.GetCommit() > m.assignments.Revision() {
+		m.ahead = append(m.ahead, p)
+	}
+	m.settle(p)
+	return p
+}
+
+func (m *Machine) drop(p *placement) {
+	delete(m.placements, p.id)
+	delete(m.acknowledged, p.id)
+	others := slices.DeleteFunc(m.ofRun[p.key.Run], func(other *placement) bool { return other == p })
+	if len(others) == 0 {
+		delete(m.ofRun, p.key.Run)
+	} else {
+		m.ofRun[p.key.Run] = others
+	}
+	m.counts[p.class]--
+	p.counted = false
+}
+
+// settle brings the accounts up to date after a change of p, and lets go on what
+// waited for it.
+func (m *Machine) settle(p *placement) {
+	if m.placements[p.id] != p {
+		return
+	}
+	before, counted := p.class, p.counted
+	p.class, p.counted = p.classify(), true
+	if counted && before == p.class {
+		return
+	}
+	if counted {
+		m.counts[before]--
+	}
+	m.counts[p.class]++
+	held, holds := counted && before.occupies(), p.class.occupies()
+	switch {
+	case holds && !held:
+		m.usage.add(1, p.entry.GetCpuMillis(), p.entry.GetMemoryBytes())
+	case held && !holds:
+		m.usage.add(-1, p.entry.GetCpuMillis(), p.entry.GetMemoryBytes())
+		m.releaseSlot(p)
+		m.emptyPerhaps()
+		m.pump()
+	}
+}
+
+// emptyPerhaps tells whoever waits for it that no process of ours is left.
+func (m *Machine) emptyPerhaps() {
+	if m.whenEmpty == nil || m.counts[classStarting]+m.counts[classRunning] > 0 {
+		return
+	}
+	for _, o := range m.orphans {
+		if !o.killed {
+			return
+		}
+	}
+	then := m.whenEmpty
+	m.whenEmpty = nil
+	then()
+}

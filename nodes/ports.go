@@ -1,0 +1,137 @@
+package nodes
+
+import (
+	"time"
+
+	"github.com/asynkron/protoactor-go/actor"
+	"go.uber.org/zap"
+
+	"github.com/errand-run/errand/actors"
+	recordv1 "github.com/errand-run/errand/messages/errand/record/v1"
+	"github.com/errand-run/errand/nodes/sandbox"
+)
+
+// Ports is everything outside that a node needs.
+type Ports struct {
+	Clock actors.Clock
+	Store actors.Store
+	// Nodes is the presence view; nil means that this node is all there is.
+	Nodes actors.Nodes
+	Rand  actors.Rand
+	// Journal and Sandboxes are closed by whoever opened them, after the node.
+	Journal   Journal
+	Sandboxes Sandboxes
+	// Log may be nil.
+	Log *zap.Logger
+	// Dispatcher and Mailbox run the actors; nil takes those of production.
+	Dispatcher actor.Dispatcher
+	Mailbox    actor.MailboxProducer
+}
+
+// PlacementKey names one placement of one attempt of a run.
+type PlacementKey struct {
+	Run       string
+	Attempt   int32
+	Placement int32
+}
+
+// KeyOf returns the key of a journal entry.
+func KeyOf(entry *recordv1.JournalEntry) PlacementKey {
+	return PlacementKey{Run: entry.GetRun(), Attempt: entry.GetAttempt(), Placement: entry.GetPlacement()}
+}
+
+// JournalContent is all that a journal holds.
+type JournalContent struct {
+	// Meta is nil in a journal that was never written.
+	Meta *recordv1.JournalMeta
+	// Entries are sorted by run, attempt and placement.
+	Entries []*recordv1.JournalEntry
+}
+
+// JournalChange is one change of a journal; all of it is durable or nothing.
+type JournalChange struct {
+	// Meta replaces the head, unless it is nil.
+	Meta    *recordv1.JournalMeta
+	Puts    []*recordv1.JournalEntry
+	Deletes []PlacementKey
+}
+
+// Journal is what a node remembers through crashes of its own.
+type Journal interface {
+	// Load delivers what is durable, after every change written before. Neither
+	// method blocks; deliver is called once, from any goroutine, and must not block.
+	Load(deliver func(JournalContent, error))
+	// Write makes a change durable and then delivers nil. Changes take effect in the
+	// order of the calls. The change must not be altered afterwards. After an error
+	// nothing of it was done.
+	Write(change JournalChange, deliver func(error))
+}
+
+// SandboxVerb is what a SandboxOp does; each but Abandon is the method of
+// sandbox.Driver of the same name.
+type SandboxVerb uint8
+
+// The verbs.
+const (
+	VerbCreate SandboxVerb = iota + 1
+	VerbStart
+	VerbSignal
+	VerbKill
+	VerbWait
+	VerbFlush
+	VerbRemove
+	VerbList
+)
+
+var verbNames = [...]string{"", "create", "start", "signal", "kill", "wait", "flush", "remove", "list"}
+
+// String returns the verb in lower case.
+func (v SandboxVerb) String() string {
+	if int(v) < len(verbNames) {
+		return verbNames[v]
+	}
+	return "unknown"
+}
+
+// SandboxOp is one thing that a driver is asked to do.
+type SandboxOp struct {
+	Verb   SandboxVerb
+	Driver string
+	// ID is the sandbox; empty for List.
+	ID string
+	// Spec is that of a Create.
+	Spec sandbox.Spec
+	// Timeout bounds a Create; the others are bounded by the port.
+	Timeout time.Duration
+	// Signal is that of a Signal.
+	Signal int
+}
+
+// SandboxResult is the outcome of a SandboxOp.
+type SandboxResult struct {
+	// Err is that of the driver: a *sandbox.StartError or an error with a class.
+	Err error
+	// StartedAt is that of a Start.
+	StartedAt time.Time
+	// Delivered is that of a Signal.
+	Delivered bool
+	// Leftover is that of a Kill.
+	Leftover bool
+	// Complete is that of a Flush.
+	Complete bool
+	// Exit is that of a Wait.
+	Exit sandbox.Exit
+	// Infos are those of a List.
+	Infos []sandbox.Info
+}
+
+// Sandboxes is the asynchronous face of the drivers.
+type Sandboxes interface {
+	// Do carries an operation out and delivers its result exactly once, from any
+	// goroutine; deliver must not block. An unknown driver is answered with an error
+	// of class NotFound. Do does not block.
+	Do(op SandboxOp, deliver func(SandboxResult))
+	// Abandon ends the Create of a sandbox early, if one is under way; its result is
+	// delivered as always.
+	Abandon(driver, id string)
+}
