@@ -1,0 +1,224 @@
+// Package deadline is the deadline actor: for one shard it follows the live keys
+// of all runs that have not ended, and wakes each run's actor when its next_wake
+// has come. It writes nothing and decides nothing: what a wake means is the run
+// actor's business, so a wake too many does no harm, and a second deadline actor
+// for the same shard does none either.
+//
+// It is also what brings runs back after a restart: when it takes a shard over it
+// wakes every live run once, spread over a second.
+//
+// A wake may be lost, so it is repeated each second until the live key moves or
+// the run actor answers how long to wait. next_wake is wall time, and nothing is
+// done by a wall clock that is not healthy; repeats and answers are durations and
+// count on the boottime clock, which no step of the wall clock reaches and which
+// goes on while the machine sleeps.
+package deadline
+
+import (
+	"strconv"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/errand-run/errand/actors"
+	"github.com/errand-run/errand/cluster/records"
+	actorv1 "github.com/errand-run/errand/messages/errand/actor/v1"
+	recordv1 "github.com/errand-run/errand/messages/errand/record/v1"
+)
+
+const (
+	// wakesPerTurn bounds how many runs one turn wakes; the rest follow in the next.
+	wakesPerTurn = 256
+	// repeatAfter is how soon a wake is repeated that nobody has answered.
+	repeatAfter = time.Second
+	// takeoverSpread is the time over which a takeover wakes all live runs.
+	takeoverSpread = time.Second
+	// awakeMin is the shortest wait that an answer may ask for.
+	awakeMin = 100 * time.Millisecond
+	// unhealthyLook is when to look again while the wall clock can not be trusted.
+	unhealthyLook = time.Second
+	// lookMax bounds the wait for a wall time, so that a step of the wall clock or a
+	// sleep of the machine is noticed.
+	lookMax = 10 * time.Second
+	// turnPause lets other inputs in between two full turns.
+	turnPause = time.Millisecond
+)
+
+const timerDue = "due"
+
+// Config is what all deadline actors of a node share.
+type Config struct {
+	Keys records.Keys
+}
+
+// Machine is one activation of a deadline actor. It implements actors.Machine.
+type Machine struct {
+	identity string
+	cfg      Config
+	shard    int32
+
+	live    records.Mirror
+	taken   bool
+	entries map[string]*entry
+	// byWall holds the runs whose next_wake is awaited, in milliseconds of Unix
+	// time. byBoot holds those that were woken or are about to be for a takeover, in
+	// nanoseconds of boottime. Each run is in exactly one.
+	byWall, byBoot queue
+	// armed is the boottime at which the timer fires; 0 when there is none.
+	armed time.Duration
+
+	out []actors.Effect
+}
+
+// New returns the actor of a shard, which identity names in decimal.
+func New(identity string, cfg Config) *Machine { return &Machine{identity: identity, cfg: cfg} }
+
+// Step takes one input and returns what it asks for.
+func (m *Machine) Step(now actors.Instant, in actors.Input) []actors.Effect {
+	m.out = nil
+	switch in := in.(type) {
+	case actors.Activated:
+		m.activate()
+	case actors.Followed:
+		m.followed(now, in.Batch)
+	case actors.Received:
+		m.receive(now, in.Message)
+	case actors.TimerFired:
+		m.armed = 0
+	}
+	more := m.wakeDue(now)
+	m.arm(now, more)
+	return m.out
+}
+
+func (m *Machine) emit(effect actors.Effect) { m.out = append(m.out, effect) }
+
+func (m *Machine) log(level actors.LogLevel, text string, fields ...any) {
+	m.emit(actors.Log{Level: level, Text: text, Fields: append([]any{"shard", m.identity}, fields...)})
+}
+
+func (m *Machine) activate() {
+	*m = Machine{identity: m.identity, cfg: m.cfg, entries: map[string]*entry{}}
+	shard, err := strconv.ParseInt(m.identity, 10, 32)
+	if err != nil || shard < 0 || shard >= int64(m.cfg.Keys.Shards) {
+		m.log(actors.LogError, "no such shard", "shards", m.cfg.Keys.Shards)
+		m.emit(actors.Passivate{})
+		return
+	}
+	m.shard = int32(shard)
+	m.emit(actors.Follow{Prefix: m.cfg.Keys.LiveInShard(m.shard)})
+}
+
+func (m *Machine) receive(now actors.Instant, message proto.Message) {
+	switch message := message.(type) {
+	case *actorv1.Awake:
+		m.awake(now, message)
+	case *actorv1.Activate:
+	default:
+		m.log(actors.LogWarn, "dropped a message that a deadline actor does not know")
+	}
+}
+
+// awake puts off the next repeat. An answer that comes when the live key has moved
+// on is about an older wake, and the key's time counts. 0 leaves the repeat as it
+// is: the live key is about to move.
+func (m *Machine) awake(now actors.Instant, message *actorv1.Awake) {
+	e := m.entries[message.GetRun()]
+	if e == nil || e.in != &m.byBoot || message.GetInMs() <= 0 {
+		return
+	}
+	wait := max(time.Duration(message.GetInMs())*time.Millisecond, awakeMin)
+	m.byBoot.put(e, int64(now.Boot+wait))
+}
+
+func (m *Machine) followed(now actors.Instant, batch records.Batch) {
+	changes := m.live.Apply(batch)
+	takeover := batch.Reset && !m.taken
+	if takeover {
+		m.taken = true
+		m.log(actors.LogInfo, "took over a shard", "live", m.live.Len())
+	}
+	for i, change := range changes {
+		run := records.LastPart(change.KV.Key)
+		e := m.entries[run]
+		switch {
+		case change.Deleted:
+			if e != nil {
+				e.in.remove(e)
+				delete(m.entries, run)
+			}
+			continue
+		case e == nil:
+			e = &entry{run: run}
+			m.entries[run] = e
+		}
+		if takeover {
+			m.byBoot.put(e, int64(now.Boot+takeoverSpread*time.Duration(i)/time.Duration(len(changes))))
+			continue
+		}
+		m.byWall.put(e, m.nextWake(change.KV))
+	}
+}
+
+func (m *Machine) nextWake(kv records.KV) int64 {
+	live := &recordv1.Live{}
+	if err := records.Decode(kv, live); err != nil {
+		// Due at once: the run actor knows better.
+		m.log(actors.LogError, "a live key can not be read", "error", err.Error())
+		return 0
+	}
+	return live.GetNextWake()
+}
+
+// wakeDue wakes what is due, and tells whether more is.
+func (m *Machine) wakeDue(now actors.Instant) bool {
+	for woken := 0; ; woken++ {
+		e := m.due(now)
+		if e == nil {
+			return false
+		}
+		if woken == wakesPerTurn {
+			return true
+		}
+		shard := m.shard
+		m.emit(actors.Tell{Kind: actors.KindRun, Identity: e.run, Message: &actorv1.Wake{Run: e.run, Shard: &shard}})
+		m.byBoot.put(e, int64(now.Boot+repeatAfter))
+	}
+}
+
+func (m *Machine) due(now actors.Instant) *entry {
+	if e := m.byBoot.first(); e != nil && e.at <= int64(now.Boot) {
+		return e
+	}
+	if e := m.byWall.first(); e != nil && now.WallHealthy && e.at <= now.Milli() {
+		return e
+	}
+	return nil
+}
+
+// arm sets the one timer to the earliest thing to do.
+func (m *Machine) arm(now actors.Instant, more bool) {
+	wait := lookMax
+	if e := m.byBoot.first(); e != nil {
+		wait = min(wait, time.Duration(e.at)-now.Boot)
+	}
+	if e := m.byWall.first(); e != nil {
+		until := time.UnixMilli(e.at).Sub(now.Wall)
+		if !now.WallHealthy {
+			until = max(until, unhealthyLook)
+		}
+		wait = min(wait, until)
+	}
+	if more {
+		wait = 0
+	}
+	if len(m.entries) == 0 {
+		return
+	}
+	at := now.Boot + max(wait, turnPause)
+	if m.armed != 0 && m.armed <= at && m.armed > now.Boot {
+		return
+	}
+	m.armed = at
+	m.emit(actors.SetTimer{Name: timerDue, After: at - now.Boot})
+}
