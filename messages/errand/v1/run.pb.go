@@ -1324,7 +1324,7 @@ type LogsRequest struct {
 	Id    string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
 	// 0 means the current attempt.
 	Attempt int32 `protobuf:"varint,2,opt,name=attempt,proto3" json:"attempt,omitempty"`
-	// Go on until the attempt's end mark.
+	// Go on until the attempt has ended.
 	Follow bool `protobuf:"varint,3,opt,name=follow,proto3" json:"follow,omitempty"`
 	// Only the last lines; 0 means all. Not together with an offset.
 	TailLines int32 `protobuf:"varint,4,opt,name=tail_lines,json=tailLines,proto3" json:"tail_lines,omitempty"`
@@ -1478,7 +1478,10 @@ type LogChunk struct {
 	At     *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=at,proto3" json:"at,omitempty"`
 	Data   []byte                 `protobuf:"bytes,3,opt,name=data,proto3" json:"data,omitempty"`
 	// Where to go on after this chunk.
-	NextOffset    int64 `protobuf:"varint,4,opt,name=next_offset,json=nextOffset,proto3" json:"next_offset,omitempty"`
+	NextOffset int64 `protobuf:"varint,4,opt,name=next_offset,json=nextOffset,proto3" json:"next_offset,omitempty"`
+	// Bytes that are missing before this chunk, lost to the size limit or a full
+	// disk. A chunk that has them may have no data and no stream.
+	DroppedBytes  int64 `protobuf:"varint,5,opt,name=dropped_bytes,json=droppedBytes,proto3" json:"dropped_bytes,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1537,6 +1540,13 @@ func (x *LogChunk) GetData() []byte {
 func (x *LogChunk) GetNextOffset() int64 {
 	if x != nil {
 		return x.NextOffset
+	}
+	return 0
+}
+
+func (x *LogChunk) GetDroppedBytes() int64 {
+	if x != nil {
+		return x.DroppedBytes
 	}
 	return 0
 }
@@ -1824,13 +1834,14 @@ const file_errand_v1_run_proto_rawDesc = "" +
 	"\fLogsResponse\x12+\n" +
 	"\x06chunks\x18\x01 \x03(\v2\x13.errand.v1.LogChunkR\x06chunks\x12#\n" +
 	"\x03end\x18\x02 \x01(\v2\x11.errand.v1.LogEndR\x03end\x12\x18\n" +
-	"\aattempt\x18\x03 \x01(\x05R\aattempt\"\x96\x01\n" +
+	"\aattempt\x18\x03 \x01(\x05R\aattempt\"\xbb\x01\n" +
 	"\bLogChunk\x12)\n" +
 	"\x06stream\x18\x01 \x01(\x0e2\x11.errand.v1.StreamR\x06stream\x12*\n" +
 	"\x02at\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x02at\x12\x12\n" +
 	"\x04data\x18\x03 \x01(\fR\x04data\x12\x1f\n" +
 	"\vnext_offset\x18\x04 \x01(\x03R\n" +
-	"nextOffset\"I\n" +
+	"nextOffset\x12#\n" +
+	"\rdropped_bytes\x18\x05 \x01(\x03R\fdroppedBytes\"I\n" +
 	"\x06LogEnd\x12\x1a\n" +
 	"\bcomplete\x18\x01 \x01(\bR\bcomplete\x12#\n" +
 	"\rdropped_bytes\x18\x02 \x01(\x03R\fdroppedBytes\"U\n" +

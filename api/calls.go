@@ -1,0 +1,166 @@
+package api
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"time"
+
+	"connectrpc.com/connect"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/errand-run/errand/messages/errand/v1/errandv1connect"
+)
+
+// longCalls are the calls that last as long as their callers want. Each counts
+// against streamsMax; every other call is bounded by callTimeout.
+var longCalls = map[string]bool{
+	errandv1connect.RunServiceWatchProcedure:    true,
+	errandv1connect.RunServiceWaitProcedure:     true,
+	errandv1connect.RunServiceLogsProcedure:     true,
+	errandv1connect.ImageServiceImportProcedure: true,
+}
+
+// callInterceptor bounds, ends and counts every call.
+type callInterceptor struct {
+	server *Server
+}
+
+// WrapUnary implements connect.Interceptor.
+func (i *callInterceptor) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc {
+	return func(ctx context.Context, request connect.AnyRequest) (connect.AnyResponse, error) {
+		var response connect.AnyResponse
+		err := i.call(ctx, request.Spec().Procedure, func(ctx context.Context) error {
+			var err error
+			response, err = next(ctx, request)
+			return err
+		})
+		if err != nil {
+			return nil, err
+		}
+		return response, nil
+	}
+}
+
+// WrapStreamingClient implements connect.Interceptor.
+func (i *callInterceptor) WrapStreamingClient(next connect.StreamingClientFunc) connect.StreamingClientFunc {
+	return next
+}
+
+// WrapStreamingHandler implements connect.Interceptor.
+func (i *callInterceptor) WrapStreamingHandler(next connect.StreamingHandlerFunc) connect.StreamingHandlerFunc {
+	return func(ctx context.Context, conn connect.StreamingHandlerConn) error {
+		return i.call(ctx, conn.Spec().Procedure, func(ctx context.Context) error { return next(ctx, conn) })
+	}
+}
+
+func (i *callInterceptor) call(ctx context.Context, procedure string, next func(context.Context) error) (err error) {
+	s := i.server
+	began := time.Now()
+	defer func() { s.metrics.observe(procedure, err, time.Since(began)) }()
+	if longCalls[procedure] {
+		defer s.streams.Add(-1)
+		if s.streams.Add(1) > streamsMax {
+			return fail(CodeTooManyStreams, "the node serves %d streams, the most it may: call again later", streamsMax)
+		}
+		// Only long calls are cut when the node stops: the others end by themselves
+		// well within the time that a shutdown has.
+		var cancel context.CancelFunc
+		ctx, cancel = s.callContext(ctx)
+		defer cancel()
+		return next(ctx)
+	}
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	return next(ctx)
+}
+
+// metrics counts calls; a nil one counts nothing.
+type metrics struct {
+	durations *prometheus.HistogramVec
+}
+
+func newMetrics(registerer prometheus.Registerer) (*metrics, error) {
+	if registerer == nil {
+		return nil, nil //nolint:nilnil // a nil *metrics counts nothing
+	}
+	m := &metrics{durations: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+		Name:    "errand_api_call_duration_seconds",
+		Help:    "How long API calls took, streams from their begin to their end, by procedure and Connect code.",
+		Buckets: []float64{.001, .0025, .005, .01, .025, .05, .1, .25, 1, 5, 30, 300},
+	}, []string{"procedure", "code"})}
+	return m, registerer.Register(m.durations)
+}
+
+func (m *metrics) observe(procedure string, err error, took time.Duration) {
+	if m == nil {
+		return
+	}
+	code := "ok"
+	if err != nil {
+		code = connect.CodeOf(err).String()
+	}
+	m.durations.WithLabelValues(procedure, code).Observe(took.Seconds())
+}
+
+// withDeadlines bounds how long a peer may take to send a request and to take a
+// piece of the answer, so that one that stands still holds nothing for ever.
+func withDeadlines(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		controller := http.NewResponseController(w)
+		body := &timedBody{ReadCloser: r.Body, controller: controller}
+		if r.URL.Path == errandv1connect.ImageServiceImportProcedure {
+			body.idle = importIdleTimeout
+		} else {
+			// Not every writer has deadlines (those of tests have none); nothing is lost
+			// without them but the bound.
+			_ = controller.SetReadDeadline(time.Now().Add(bodyTimeout))
+		}
+		r.Body = body
+		next.ServeHTTP(&timedWriter{ResponseWriter: w, controller: controller}, r)
+	})
+}
+
+// timedBody lifts the deadline once the request is read: a deadline that passes
+// while the answer is under way would end the call.
+type timedBody struct {
+	io.ReadCloser
+	controller *http.ResponseController
+	// idle bounds each read instead of the whole body.
+	idle time.Duration
+}
+
+func (b *timedBody) Read(p []byte) (int, error) {
+	if b.idle > 0 {
+		_ = b.controller.SetReadDeadline(time.Now().Add(b.idle))
+	}
+	n, err := b.ReadCloser.Read(p)
+	if b.idle > 0 || errors.Is(err, io.EOF) {
+		_ = b.controller.SetReadDeadline(time.Time{})
+	}
+	return n, err
+}
+
+// timedWriter bounds each write.
+type timedWriter struct {
+	http.ResponseWriter
+	controller *http.ResponseController
+}
+
+// Unwrap is for http.ResponseController.
+func (w *timedWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
+
+// Write implements http.ResponseWriter.
+func (w *timedWriter) Write(p []byte) (int, error) {
+	_ = w.controller.SetWriteDeadline(time.Now().Add(writeTimeout))
+	defer func() { _ = w.controller.SetWriteDeadline(time.Time{}) }()
+	return w.ResponseWriter.Write(p)
+}
+
+// Flush implements http.Flusher, which streams need.
+func (w *timedWriter) Flush() {
+	_ = w.controller.SetWriteDeadline(time.Now().Add(writeTimeout))
+	defer func() { _ = w.controller.SetWriteDeadline(time.Time{}) }()
+	_ = w.controller.Flush()
+}

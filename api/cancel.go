@@ -1,0 +1,56 @@
+package api
+
+import (
+	"context"
+	"time"
+
+	"github.com/errand-run/errand/actors"
+	actorv1 "github.com/errand-run/errand/messages/errand/actor/v1"
+	errandv1 "github.com/errand-run/errand/messages/errand/v1"
+)
+
+// cancelTimeout bounds how long a run's actor may take to record a wish.
+const cancelTimeout = 15 * time.Second
+
+// canceler is what a wish says of who asked for it, as long as there is one token
+// for all.
+const canceler = "api"
+
+// Cancel implements errandv1connect.RunServiceHandler.
+func (s *runService) Cancel(ctx context.Context, request *errandv1.CancelRunRequest) (*errandv1.CancelRunResponse, error) {
+	found, err := s.find(ctx, request.GetId())
+	if err != nil {
+		return nil, err
+	}
+	id := found.run.GetId()
+	asking, cancel := context.WithTimeout(ctx, cancelTimeout)
+	defer cancel()
+	answer, err := s.config.Router.Ask(asking, actors.KindRun, id, &actorv1.Cancel{Run: id, By: canceler, Force: request.GetForce()})
+	if err != nil {
+		if ended := contextError(ctx); ended != nil {
+			return nil, ended
+		}
+		return nil, fail(CodeOutcomeUnknown, "run %s did not say whether the wish to cancel it is recorded: repeat: %w", id, err)
+	}
+	canceled, ok := answer.(*actorv1.Canceled)
+	if !ok {
+		return nil, fail(CodeInternal, "cancel run %s: its actor answered a %T", id, answer)
+	}
+	if canceled.GetOutcome() == actorv1.Canceled_OUTCOME_UNKNOWN {
+		return nil, fail(CodeOutcomeUnknown, "the store did not say whether the wish to cancel run %s is recorded: repeat", id)
+	}
+	// The record, not the actor, says what became of it.
+	if found, err = s.find(ctx, id); err != nil {
+		return nil, err
+	}
+	switch canceled.GetOutcome() {
+	case actorv1.Canceled_OUTCOME_RECORDED:
+		return &errandv1.CancelRunResponse{Run: found.public()}, nil
+	case actorv1.Canceled_OUTCOME_TERMINAL:
+		return nil, fail(CodeRunTerminal, "run %s has ended already: it is %s", id, statusWord(publicStatus(found.run.GetStatus())))
+	case actorv1.Canceled_OUTCOME_NOT_FOUND:
+		return nil, fail(CodeRunNotFound, "no run %s", id)
+	default:
+		return nil, fail(CodeInternal, "cancel run %s: its actor answered %s", id, canceled.GetOutcome())
+	}
+}

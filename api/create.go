@@ -1,0 +1,117 @@
+package api
+
+import (
+	"bytes"
+	"context"
+	"time"
+
+	"github.com/errand-run/errand/actors"
+	"github.com/errand-run/errand/cluster/records"
+	actorv1 "github.com/errand-run/errand/messages/errand/actor/v1"
+	recordv1 "github.com/errand-run/errand/messages/errand/record/v1"
+	errandv1 "github.com/errand-run/errand/messages/errand/v1"
+)
+
+// runService implements errandv1connect.RunServiceHandler.
+type runService struct {
+	*Server
+}
+
+const (
+	// firstWakeMs is when the deadline actor wakes a new run whose Tell was lost. A
+	// run that was told has moved its next_wake by then.
+	firstWakeMs = 250
+	// createTriesMax is how often the transaction of a Create is sent while the store
+	// does not say what became of it.
+	createTriesMax  = 4
+	createRetryWait = 200 * time.Millisecond
+)
+
+// Create implements errandv1connect.RunServiceHandler.
+func (s *runService) Create(ctx context.Context, request *errandv1.CreateRunRequest) (*errandv1.CreateRunResponse, error) {
+	wanted, violations := resolve(request, s.config.Drivers, s.nowMs())
+	if len(violations) > 0 {
+		return nil, invalid(violations)
+	}
+	run := wanted.run
+	run.Id = s.newRunID(wanted)
+	run.RequestHash = wanted.hash
+	result, repeated, err := s.commitCreate(ctx, run, wanted.key)
+	if err != nil {
+		return nil, err
+	}
+	response := &errandv1.CreateRunResponse{Run: publicRun(run, result.Revision), Created: true}
+	if !result.Succeeded {
+		if response, err = existing(run, result); err != nil {
+			return nil, err
+		}
+		// After a repeat, what was found may be what the first try left.
+		response.Created = repeated && response.GetRun().GetCreatedAt().AsTime().UnixMilli() == run.GetCreatedAt()
+	}
+	if response.GetRun().GetStatus() == errandv1.Status_STATUS_PENDING {
+		// Also for a run that was there: the first caller may have died before its Tell.
+		s.config.Router.Tell(actors.KindRun, run.GetId(), &actorv1.Wake{Run: run.GetId()})
+	}
+	return response, nil
+}
+
+func (s *runService) newRunID(wanted resolved) string {
+	if wanted.key != "" {
+		return records.RunIDFromKey(wanted.app, wanted.key)
+	}
+	var random [16]byte
+	s.config.Rand.Fill(random[:])
+	return records.RunIDFromRandom(wanted.app, random)
+}
+
+// commitCreate sends the transaction, once if the store answers. While the outcome
+// is unknown it is sent again: it compares that the id was never used, so it can
+// create no second run, and once it is decided, one way or the other, the first
+// can not land any more. repeated tells whether it was.
+func (s *runService) commitCreate(ctx context.Context, run *recordv1.Run, key string) (result records.Result, repeated bool, err error) {
+	txn := s.config.Keys.Create(run, run.GetCreatedAt()+firstWakeMs)
+	for try := 1; ; try++ {
+		result, err := s.config.Store.Do(ctx, txn)
+		if err == nil {
+			return result, try > 1, nil
+		}
+		if records.ClassOf(err) != records.ClassOutcomeUnknown {
+			return records.Result{}, false, storeError(ctx, "create run", err)
+		}
+		if try == createTriesMax || !sleep(ctx, createRetryWait) {
+			if key == "" {
+				return records.Result{}, false, fail(CodeOutcomeUnknown,
+					"the store did not say whether run %s was created: look for it before creating another, or use an idempotency key, with which the call can be repeated", run.GetId())
+			}
+			return records.Result{}, false, fail(CodeOutcomeUnknown, "the store did not say whether run %s was created: repeat with the same key", run.GetId())
+		}
+	}
+}
+
+// existing answers a Create whose id was in use.
+func existing(wanted *recordv1.Run, result records.Result) (*errandv1.CreateRunResponse, error) {
+	kv, ok := result.First(0)
+	if !ok {
+		return nil, fail(CodeRunDeleted, "the run of this idempotency key, %s, was deleted: use another key for another run", wanted.GetId())
+	}
+	run, err := records.DecodeRun(kv)
+	if err != nil {
+		return nil, fail(CodeInternal, "%w", err)
+	}
+	if !bytes.Equal(run.GetRequestHash(), wanted.GetRequestHash()) {
+		return nil, fail(CodeIdempotencyConflict, "idempotency_key: was used for run %s with another request", run.GetId())
+	}
+	return &errandv1.CreateRunResponse{Run: publicRun(run, kv.Mod)}, nil
+}
+
+// sleep returns false if the context ended first.
+func sleep(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}

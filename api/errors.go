@@ -1,0 +1,186 @@
+package api
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"connectrpc.com/connect"
+
+	"github.com/errand-run/errand/cluster/records"
+	errandv1 "github.com/errand-run/errand/messages/errand/v1"
+)
+
+// Code is the stable word in an error's ErrorInfo. Words are never changed or
+// reused.
+type Code string
+
+// The codes of the API.
+const (
+	CodeInvalidField        Code = "INVALID_FIELD"
+	CodeInvalidPageToken    Code = "INVALID_PAGE_TOKEN"
+	CodeIdempotencyConflict Code = "IDEMPOTENCY_CONFLICT"
+	CodeRunDeleted          Code = "RUN_DELETED"
+	CodeRunNotFound         Code = "RUN_NOT_FOUND"
+	CodeRunAmbiguous        Code = "RUN_AMBIGUOUS"
+	CodeRunTerminal         Code = "RUN_TERMINAL"
+	CodeAttemptNotFound     Code = "ATTEMPT_NOT_FOUND"
+	CodeLogElsewhere        Code = "LOG_ELSEWHERE"
+	CodeLogUnreadable       Code = "LOG_UNREADABLE"
+	CodeNodeNotFound        Code = "NODE_NOT_FOUND"
+	CodeNodeStopping        Code = "NODE_STOPPING"
+	CodeNoImages            Code = "NO_IMAGES"
+	CodeImageInvalid        Code = "IMAGE_INVALID"
+	CodeImageTooLarge       Code = "IMAGE_TOO_LARGE"
+	CodeTooManyApps         Code = "TOO_MANY_APPS"
+	CodeTooManyStreams      Code = "TOO_MANY_STREAMS"
+	CodeOutcomeUnknown      Code = "OUTCOME_UNKNOWN"
+	CodeStoreUnavailable    Code = "STORE_UNAVAILABLE"
+	CodeStoreConflict       Code = "STORE_CONFLICT"
+	CodeDeadline            Code = "DEADLINE"
+	CodeUnauthenticated     Code = "UNAUTHENTICATED"
+	CodeForeignOrigin       Code = "FOREIGN_ORIGIN"
+	CodeInternal            Code = "INTERNAL"
+)
+
+// CodeMeaning is one line of the table of codes.
+type CodeMeaning struct {
+	Code Code
+	// Connect is the code of the protocol that the error travels under.
+	Connect connect.Code
+	// Meaning is one sentence for the documentation.
+	Meaning string
+	// Repeat tells whether the same call may succeed later.
+	Repeat bool
+}
+
+// Codes returns the table of all codes, in the order of the documentation.
+func Codes() []CodeMeaning { return codeTable[:] }
+
+var codeTable = [...]CodeMeaning{
+	{CodeInvalidField, connect.CodeInvalidArgument, "A field of the request is wrong; the detail lists which and why.", false},
+	{CodeInvalidPageToken, connect.CodeInvalidArgument, "The page token is not one, or belongs to a list with other filters.", false},
+	{CodeIdempotencyConflict, connect.CodeAlreadyExists, "The idempotency key was used before with another request.", false},
+	{CodeRunDeleted, connect.CodeFailedPrecondition, "The run was there and has been deleted.", false},
+	{CodeRunNotFound, connect.CodeNotFound, "No run has this id or prefix.", false},
+	{CodeRunAmbiguous, connect.CodeInvalidArgument, "Several runs begin with this prefix.", false},
+	{CodeRunTerminal, connect.CodeFailedPrecondition, "The run has ended, so it can not be canceled.", false},
+	{CodeAttemptNotFound, connect.CodeNotFound, "The run has no attempt of this number.", false},
+	{CodeLogElsewhere, connect.CodeUnavailable, "The log lies on another node, which the text names.", true},
+	{CodeLogUnreadable, connect.CodeInternal, "The log's files can not be read.", true},
+	{CodeNodeNotFound, connect.CodeNotFound, "No node of this name is registered.", false},
+	{CodeNodeStopping, connect.CodeUnavailable, "The node is stopping; call again and it, or another, goes on.", true},
+	{CodeNoImages, connect.CodeFailedPrecondition, "The node keeps no images: its containerd driver is not enabled.", false},
+	{CodeImageInvalid, connect.CodeInvalidArgument, "The archive is cut short or holds no image.", false},
+	{CodeImageTooLarge, connect.CodeResourceExhausted, "The archive is larger than the node accepts.", false},
+	{CodeTooManyApps, connect.CodeResourceExhausted, "The answer would need every app to be searched and there are too many: name the app.", false},
+	{CodeTooManyStreams, connect.CodeResourceExhausted, "The node serves as many streams as it may.", true},
+	{CodeOutcomeUnknown, connect.CodeUnavailable, "The store did not say whether the change was made. Repeat it with the same idempotency key.", true},
+	{CodeStoreUnavailable, connect.CodeUnavailable, "The store could not be asked; nothing was changed.", true},
+	{CodeStoreConflict, connect.CodeAborted, "Another writer came first.", true},
+	{CodeDeadline, connect.CodeDeadlineExceeded, "The call took longer than it may.", true},
+	{CodeUnauthenticated, connect.CodeUnauthenticated, "The token is missing or wrong.", false},
+	{CodeForeignOrigin, connect.CodePermissionDenied, "The request comes from a web page of another origin, or under another host's name.", false},
+	{CodeInternal, connect.CodeInternal, "A fault of Errand.", false},
+}
+
+// connectCode is Internal for a code that is not in the table; a test keeps the
+// table complete.
+func connectCode(code Code) connect.Code {
+	for _, line := range codeTable {
+		if line.Code == code {
+			return line.Connect
+		}
+	}
+	return connect.CodeInternal
+}
+
+// Violation is one fault of a request.
+type Violation struct {
+	// Field is the path, as in spec.timeout.
+	Field string
+	// Text says what is wrong. It never holds an environment value.
+	Text string
+}
+
+// fail makes the error of a code.
+func fail(code Code, format string, args ...any) *connect.Error {
+	return withInfo(code, fmt.Errorf(format, args...), nil)
+}
+
+func withInfo(code Code, err error, fields []*errandv1.FieldViolation) *connect.Error {
+	made := connect.NewError(connectCode(code), err)
+	// An ErrorInfo can only fail to encode if a text is not UTF-8; the error then
+	// goes without its detail.
+	if detail, err := connect.NewErrorDetail(&errandv1.ErrorInfo{Code: string(code), Fields: fields}); err == nil {
+		made.AddDetail(detail)
+	}
+	return made
+}
+
+// violationsShownMax bounds an error's text and detail.
+const violationsShownMax = 16
+
+// invalid makes the error of a request with faults.
+func invalid(violations []Violation) *connect.Error {
+	shown := violations[:min(len(violations), violationsShownMax)]
+	texts := make([]string, 0, len(shown)+1)
+	fields := make([]*errandv1.FieldViolation, 0, len(shown))
+	for _, violation := range shown {
+		texts = append(texts, violation.Field+": "+violation.Text)
+		fields = append(fields, &errandv1.FieldViolation{Field: violation.Field, Text: violation.Text})
+	}
+	if more := len(violations) - len(shown); more > 0 {
+		texts = append(texts, fmt.Sprintf("and %d more", more))
+	}
+	return withInfo(CodeInvalidField, errors.New(strings.Join(texts, "; ")), fields)
+}
+
+// storeError translates what the store or a port answered.
+func storeError(ctx context.Context, doing string, err error) error {
+	var made *connect.Error
+	if errors.As(err, &made) {
+		return made
+	}
+	if ended := contextError(ctx); ended != nil {
+		return ended
+	}
+	switch records.ClassOf(err) {
+	case records.ClassConflict:
+		return fail(CodeStoreConflict, "%s: %w", doing, err)
+	case records.ClassUnavailable, records.ClassLostOwnership:
+		return fail(CodeStoreUnavailable, "%s: %w", doing, err)
+	case records.ClassDeadline:
+		return fail(CodeDeadline, "%s: %w", doing, err)
+	case records.ClassOutcomeUnknown:
+		return fail(CodeOutcomeUnknown, "%s: %w", doing, err)
+	default:
+		if errors.Is(err, context.DeadlineExceeded) {
+			return fail(CodeDeadline, "%s: %w", doing, err)
+		}
+		return fail(CodeInternal, "%s: %w", doing, err)
+	}
+}
+
+// errStopping is the cause of the end of every call's context when the node stops.
+var errStopping = errors.New("the node is stopping")
+
+func stoppingError() *connect.Error {
+	return fail(CodeNodeStopping, "the node is stopping: call again to go on")
+}
+
+// contextError returns why a call ends whose context is over, nil while it is not.
+func contextError(ctx context.Context) error {
+	if ctx.Err() == nil {
+		return nil
+	}
+	switch cause := context.Cause(ctx); {
+	case errors.Is(cause, errStopping):
+		return stoppingError()
+	case errors.Is(cause, context.DeadlineExceeded):
+		return fail(CodeDeadline, "the call took longer than it may")
+	default:
+		return connect.NewError(connect.CodeCanceled, errors.New("the caller has gone"))
+	}
+}

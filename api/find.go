@@ -1,0 +1,148 @@
+package api
+
+import (
+	"context"
+	"slices"
+	"strings"
+
+	"github.com/errand-run/errand/cluster/records"
+	recordv1 "github.com/errand-run/errand/messages/errand/record/v1"
+	errandv1 "github.com/errand-run/errand/messages/errand/v1"
+)
+
+const (
+	// idBytesMax is above the longest id: kind, app, task and tick.
+	idBytesMax = 192
+	// candidatesMax is how many ids an ambiguous prefix shows.
+	candidatesMax = 5
+)
+
+// foundRun is a run's record at a revision.
+type foundRun struct {
+	run *recordv1.Run
+	mod int64
+}
+
+func (f foundRun) public() *errandv1.Run { return publicRun(f.run, f.mod) }
+
+// Get implements errandv1connect.RunServiceHandler.
+func (s *runService) Get(ctx context.Context, request *errandv1.GetRunRequest) (*errandv1.GetRunResponse, error) {
+	found, err := s.find(ctx, request.GetId())
+	if err != nil {
+		return nil, err
+	}
+	return &errandv1.GetRunResponse{Run: found.public()}, nil
+}
+
+// find reads the run that a text means: its id, a unique prefix of its id, or a
+// unique prefix of its id's last part, in whichever app.
+func (s *Server) find(ctx context.Context, text string) (foundRun, error) {
+	if violation := checkID(text); violation != "" {
+		return foundRun{}, invalid([]Violation{{Field: "id", Text: violation}})
+	}
+	ops, err := s.rangesOf(ctx, text)
+	if err != nil {
+		return foundRun{}, err
+	}
+	results, err := s.read(ctx, "find run", ops)
+	if err != nil {
+		return foundRun{}, err
+	}
+	return s.choose(ctx, text, results)
+}
+
+func checkID(text string) string {
+	switch {
+	case text == "":
+		return "is missing"
+	case len(text) > idBytesMax:
+		return "is too long for a run id"
+	}
+	for i := range len(text) {
+		c := text[i]
+		if (c < 'a' || c > 'z') && (c < '0' || c > '9') && c != '-' && c != '.' {
+			return quoteShort(text) + " is not a run id or the beginning of one"
+		}
+	}
+	return ""
+}
+
+// rangesOf returns the reads that find what begins with a text. Each is bounded.
+func (s *Server) rangesOf(ctx context.Context, text string) ([]records.Op, error) {
+	k := s.config.Keys
+	kind, rest, hasKind := strings.Cut(text, ".")
+	app, tail, hasApp := strings.Cut(rest, ".")
+	switch {
+	case hasApp && records.CheckName(app) == nil:
+		// The app is complete, so the shard is known.
+		return []records.Op{candidates(k.RunsOfApp(kind, app) + tail)}, nil
+	case hasApp:
+		return nil, nil // an app of no such name exists
+	case hasKind:
+		ops := make([]records.Op, 0, k.Shards)
+		for shard := range k.Shards {
+			ops = append(ops, candidates(k.RunsInShard(shard)+text))
+		}
+		return ops, nil
+	}
+	var sections []section
+	for shard := range k.Shards {
+		for _, kind := range []string{"r", "k"} {
+			sections = append(sections, section{prefix: k.RunsInShard(shard) + kind + ".", sep: '.'})
+		}
+	}
+	parts, err := s.apps(ctx, "find run", sections)
+	ops := make([]records.Op, 0, len(parts))
+	for _, part := range parts {
+		ops = append(ops, candidates(part.prefix+text))
+	}
+	return ops, err
+}
+
+// candidates reads enough to tell none, one and several apart, with the record of
+// the one.
+func candidates(prefix string) records.Op {
+	op := records.Range(prefix)
+	op.Limit = 2
+	return op
+}
+
+func (s *Server) choose(ctx context.Context, text string, results []records.OpResult) (foundRun, error) {
+	var kvs []records.KV
+	for _, result := range results {
+		kvs = append(kvs, result.KVs...)
+	}
+	// A whole id is meant, even if it begins another.
+	exact := slices.IndexFunc(kvs, func(kv records.KV) bool { return records.LastPart(kv.Key) == text })
+	switch {
+	case exact >= 0:
+		kvs = kvs[exact : exact+1]
+	case len(kvs) == 0:
+		return foundRun{}, s.notFound(ctx, text)
+	case len(kvs) > 1:
+		ids := make([]string, 0, candidatesMax)
+		for _, kv := range kvs[:min(len(kvs), candidatesMax)] {
+			ids = append(ids, records.LastPart(kv.Key))
+		}
+		return foundRun{}, fail(CodeRunAmbiguous, "several runs begin with %s, among them %s", text, strings.Join(ids, ", "))
+	}
+	run, err := records.DecodeRun(kvs[0])
+	if err != nil {
+		return foundRun{}, fail(CodeInternal, "%w", err)
+	}
+	return foundRun{run: run, mod: kvs[0].Mod}, nil
+}
+
+// notFound tells a deleted run from one that never was.
+func (s *Server) notFound(ctx context.Context, text string) error {
+	if _, err := records.AppOfRun(text); err == nil {
+		results, err := s.read(ctx, "find run", []records.Op{records.Get(s.config.Keys.Gone(text))})
+		if err != nil {
+			return err
+		}
+		if len(results[0].KVs) > 0 {
+			return fail(CodeRunDeleted, "run %s was deleted", text)
+		}
+	}
+	return fail(CodeRunNotFound, "no run %s", text)
+}

@@ -1,0 +1,36 @@
+package api
+
+import (
+	"io"
+	"net/http"
+	"strings"
+)
+
+// healthz answers as long as the process serves.
+func (s *Server) healthz(w http.ResponseWriter, _ *http.Request) { plain(w, http.StatusOK, "ok\n") }
+
+// readyz answers whether runs would be taken, and if not, why, a line for each
+// reason.
+func (s *Server) readyz(w http.ResponseWriter, _ *http.Request) {
+	var reasons []string
+	if s.stopping.Err() != nil {
+		reasons = append(reasons, errStopping.Error())
+	}
+	if s.config.Ready != nil {
+		reasons = append(reasons, s.config.Ready()...)
+	}
+	if len(reasons) > 0 {
+		plain(w, http.StatusServiceUnavailable, "not ready:\n"+strings.Join(reasons, "\n")+"\n")
+		return
+	}
+	plain(w, http.StatusOK, "ready\n")
+}
+
+func plain(w http.ResponseWriter, status int, text string) {
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	w.Header().Set("X-Content-Type-Options", "nosniff")
+	w.Header().Set("Cache-Control", "no-store")
+	w.WriteHeader(status)
+	// The peer has gone if this fails.
+	_, _ = io.WriteString(w, text)
+}

@@ -1,0 +1,118 @@
+package api
+
+import (
+	"context"
+	"io"
+
+	"connectrpc.com/connect"
+
+	"github.com/errand-run/errand/cluster/records"
+	errandv1 "github.com/errand-run/errand/messages/errand/v1"
+)
+
+// imageService implements errandv1connect.ImageServiceHandler.
+type imageService struct {
+	*Server
+}
+
+func noImages() error {
+	return fail(CodeNoImages, "the node keeps no images: its containerd driver is not enabled")
+}
+
+// Import implements errandv1connect.ImageServiceHandler.
+func (s *imageService) Import(ctx context.Context, stream *connect.ClientStream[errandv1.ImportImageRequest]) (*errandv1.ImportImageResponse, error) {
+	if s.config.Images == nil {
+		return nil, noImages()
+	}
+	upload := &archive{stream: stream, left: importBytesMax}
+	if !upload.receive() && upload.err != nil {
+		return nil, upload.err
+	}
+	if name := upload.name; name != "" {
+		c := &checker{}
+		if c.image("", name); len(c.violations) > 0 {
+			return nil, invalid([]Violation{{Field: "name", Text: c.violations[0].Text}})
+		}
+	}
+	images, err := s.config.Images.Import(ctx, upload.name, upload)
+	switch {
+	case upload.err != nil && err != nil:
+		// What ended the upload is the cause, whatever the archive's reader made of it.
+		return nil, upload.err
+	case records.ClassOf(err) == records.ClassInvalid && err != nil:
+		return nil, fail(CodeImageInvalid, "import the archive: %w", err)
+	case err != nil:
+		return nil, storeError(ctx, "import the archive", err)
+	}
+	return &errandv1.ImportImageResponse{Images: publicImages(images)}, nil
+}
+
+// List implements errandv1connect.ImageServiceHandler.
+func (s *imageService) List(ctx context.Context, _ *errandv1.ListImagesRequest) (*errandv1.ListImagesResponse, error) {
+	if s.config.Images == nil {
+		return nil, noImages()
+	}
+	images, err := s.config.Images.List(ctx)
+	if err != nil {
+		return nil, storeError(ctx, "list images", err)
+	}
+	return &errandv1.ListImagesResponse{Images: publicImages(images)}, nil
+}
+
+func publicImages(images []Image) []*errandv1.Image {
+	shown := make([]*errandv1.Image, 0, len(images))
+	for _, image := range images {
+		made := &errandv1.Image{Name: image.Name, Digest: image.Digest, SizeBytes: image.SizeBytes}
+		if !image.ImportedAt.IsZero() {
+			made.ImportedAt = timeOf(image.ImportedAt.UnixMilli())
+		}
+		shown = append(shown, made)
+	}
+	return shown
+}
+
+// archive is an upload as a reader. It holds one message at a time.
+type archive struct {
+	stream *connect.ClientStream[errandv1.ImportImageRequest]
+	name   string
+	rest   []byte
+	left   int64
+	// err is what ended the upload before its end.
+	err error
+}
+
+// receive takes the next message; false is the end of the upload or of its luck.
+func (a *archive) receive() bool {
+	if a.err != nil {
+		return false
+	}
+	if !a.stream.Receive() {
+		a.err = a.stream.Err()
+		return false
+	}
+	message := a.stream.Msg()
+	if a.name == "" {
+		a.name = message.GetName()
+	}
+	a.rest = message.GetData()
+	if a.left -= int64(len(a.rest)); a.left < 0 {
+		a.err = fail(CodeImageTooLarge, "the archive is larger than %d bytes", int64(importBytesMax))
+		return false
+	}
+	return true
+}
+
+// Read implements io.Reader.
+func (a *archive) Read(p []byte) (int, error) {
+	for len(a.rest) == 0 {
+		if !a.receive() {
+			if a.err != nil {
+				return 0, a.err
+			}
+			return 0, io.EOF
+		}
+	}
+	n := copy(p, a.rest)
+	a.rest = a.rest[n:]
+	return n, nil
+}

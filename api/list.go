@@ -1,0 +1,404 @@
+package api
+
+import (
+	"container/heap"
+	"context"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/errand-run/errand/cluster/records"
+	recordv1 "github.com/errand-run/errand/messages/errand/record/v1"
+	errandv1 "github.com/errand-run/errand/messages/errand/v1"
+)
+
+// The bounds of one List call. A page that reaches one of them ends early and has
+// a token to go on from.
+const (
+	// pageBytesMax keeps an answer below the 4 MiB that gRPC clients accept unless
+	// told otherwise, single large records aside.
+	pageBytesMax = 3 << 20
+	// recordsPerTxn bounds the bytes of one read: a record is below 1 MiB.
+	recordsPerTxn = 32
+	// examinedMax bounds how many records and history entries a page with filters
+	// looks at.
+	examinedMax = 2000
+	// liveKeysPerRead is how many keys, without values, one range returns.
+	liveKeysPerRead = 5000
+)
+
+// page collects the answer.
+type page struct {
+	filter   filter
+	size     int
+	runs     []*errandv1.Run
+	seen     map[string]bool
+	bytes    int
+	examined int
+}
+
+// full tells whether the page takes nothing more.
+func (p *page) full() bool {
+	return len(p.runs) >= p.size || p.bytes >= pageBytesMax || p.examined >= examinedMax
+}
+
+// offer takes a run unless the page would grow too large; it returns false then.
+func (p *page) offer(run *errandv1.Run) bool {
+	p.examined++
+	if p.seen[run.GetId()] || !p.filter.passes(run) {
+		return true
+	}
+	size := proto.Size(run)
+	if len(p.runs) > 0 && p.bytes+size > pageBytesMax {
+		p.bytes = pageBytesMax
+		return false
+	}
+	p.bytes += size
+	p.seen[run.GetId()] = true
+	p.runs = append(p.runs, run)
+	return true
+}
+
+// List implements errandv1connect.RunServiceHandler.
+func (s *runService) List(ctx context.Context, request *errandv1.ListRunsRequest) (*errandv1.ListRunsResponse, error) {
+	wanted, size, violations := filterOf(request)
+	if len(violations) > 0 {
+		return nil, invalid(violations)
+	}
+	filters := wanted.fingerprint()
+	at, err := parseCursor(request.GetPageToken(), filters)
+	if err != nil {
+		return nil, withInfo(CodeInvalidPageToken, fmt.Errorf("page_token: %w", err),
+			[]*errandv1.FieldViolation{{Field: "page_token", Text: err.Error()}})
+	}
+	p := &page{filter: wanted, size: size, seen: map[string]bool{}}
+	more := false
+	if !at.finished {
+		if at, more, err = s.listLive(ctx, p, at); err != nil {
+			return nil, err
+		}
+	}
+	if !more {
+		at.finished = true
+		if at, more, err = s.listFinished(ctx, p, at); err != nil {
+			return nil, err
+		}
+	}
+	response := &errandv1.ListRunsResponse{Runs: p.runs}
+	if more {
+		response.NextPageToken = at.token(filters)
+	}
+	return response, nil
+}
+
+// listLive adds the runs under way, the last created first. The returned cursor is
+// where to go on if more is true.
+func (s *runService) listLive(ctx context.Context, p *page, at cursor) (cursor, bool, error) {
+	if !p.filter.wantsLive() {
+		return at, false, nil
+	}
+	newest, err := s.newestLive(ctx, p.filter.app, at.before)
+	if err != nil {
+		return at, false, err
+	}
+	for len(newest) > 0 {
+		if p.full() {
+			return at, true, nil
+		}
+		n := min(len(newest), recordsPerTxn)
+		ops := make([]records.Op, 0, n)
+		for _, live := range newest[:n] {
+			ops = append(ops, records.Get(s.config.Keys.Run(live.run)))
+		}
+		results, err := s.read(ctx, "list runs", ops)
+		if err != nil {
+			return at, false, err
+		}
+		for i, result := range results {
+			if p.full() {
+				return at, true, nil
+			}
+			taken, err := offerRecord(p, result)
+			if err != nil || !taken {
+				return at, true, err
+			}
+			at.before = newest[i].create
+		}
+		newest = newest[n:]
+	}
+	return at, false, nil
+}
+
+// offerRecord shows a page the record that a read returned, if it is still there.
+func offerRecord(p *page, result records.OpResult) (taken bool, err error) {
+	if len(result.KVs) == 0 {
+		return true, nil
+	}
+	run, err := records.DecodeRun(result.KVs[0])
+	if err != nil {
+		return false, fail(CodeInternal, "%w", err)
+	}
+	return p.offer(publicRun(run, result.KVs[0].Mod)), nil
+}
+
+// liveRun is a run under way; create is the revision of its creation.
+type liveRun struct {
+	run    string
+	create int64
+}
+
+// newestLive returns the runs under way that were created before a revision, the
+// newest first. It reads keys alone, all of those of the app or the cluster: ids
+// are random, so their order says nothing. What is under way is bounded by what
+// runs and waits, not by history.
+func (s *Server) newestLive(ctx context.Context, app string, before int64) ([]liveRun, error) {
+	k := s.config.Keys
+	var prefixes []string
+	if app != "" {
+		shard := k.LiveInShard(records.ShardOf(app, k.Shards))
+		for _, kind := range []string{"k", "r", "t"} {
+			prefixes = append(prefixes, shard+kind+"."+app+".")
+		}
+	} else {
+		for shard := range k.Shards {
+			prefixes = append(prefixes, k.LiveInShard(shard))
+		}
+	}
+	ops := make([]records.Op, 0, len(prefixes))
+	for _, prefix := range prefixes {
+		ops = append(ops, records.Op{Kind: records.OpGet, Key: prefix, End: prefixEnd(prefix), KeysOnly: true, Limit: liveKeysPerRead})
+	}
+	var newest []liveRun
+	for len(ops) > 0 {
+		results, err := s.read(ctx, "list runs", ops)
+		if err != nil {
+			return nil, err
+		}
+		going := ops[:0]
+		for i, result := range results {
+			for _, kv := range result.KVs {
+				if before == 0 || kv.Create < before {
+					newest = append(newest, liveRun{run: records.LastPart(kv.Key), create: kv.Create})
+				}
+			}
+			if len(result.KVs) == liveKeysPerRead {
+				op := ops[i]
+				op.Key = result.KVs[liveKeysPerRead-1].Key + "\x00"
+				going = append(going, op)
+			}
+		}
+		ops = going
+	}
+	slices.SortFunc(newest, func(a, b liveRun) int {
+		if a.create != b.create {
+			return int(min(max(b.create-a.create, -1), 1))
+		}
+		return strings.Compare(a.run, b.run)
+	})
+	return newest, nil
+}
+
+// entry is one key of history.
+type entry struct {
+	ended int64
+	run   string
+	kv    records.KV
+}
+
+// stream is the history of one class of one app, the last to end first.
+type stream struct {
+	prefix string
+	// end is the key before which the next read begins.
+	end     string
+	entries []entry
+	drained bool
+}
+
+// streams is a heap by the first entry of each stream, the newest on top.
+type streams []*stream
+
+func (h streams) Len() int { return len(h) }
+func (h streams) Less(i, j int) bool {
+	a, b := h[i].entries[0], h[j].entries[0]
+	if a.ended != b.ended {
+		return a.ended > b.ended
+	}
+	return a.run > b.run
+}
+func (h streams) Swap(i, j int) { h[i], h[j] = h[j], h[i] }
+
+// Push implements heap.Interface.
+func (h *streams) Push(x any) { *h = append(*h, x.(*stream)) } //nolint:forcetypeassert // ours alone
+
+// Pop implements heap.Interface.
+func (h *streams) Pop() any {
+	last := len(*h) - 1
+	top := (*h)[last]
+	*h = (*h)[:last]
+	return top
+}
+
+// listFinished adds the finished runs, the last to end first.
+func (s *runService) listFinished(ctx context.Context, p *page, at cursor) (cursor, bool, error) {
+	if !p.filter.wantsFinished() {
+		return at, false, nil
+	}
+	if p.full() {
+		return at, true, nil
+	}
+	all, err := s.historyStreams(ctx, p.filter.app, at)
+	if err != nil {
+		return at, false, err
+	}
+	// Few streams are read a page at a time, many a few entries at a time.
+	chunk := int64(max(4, min(p.size+1, 2*p.size/max(len(all), 1))))
+	if err := s.refill(ctx, all, chunk); err != nil {
+		return at, false, err
+	}
+	heads := make(streams, 0, len(all))
+	for _, stream := range all {
+		if len(stream.entries) > 0 {
+			heads = append(heads, stream)
+		}
+	}
+	heap.Init(&heads)
+	for len(heads) > 0 {
+		var batch []entry
+		var last entry
+		for len(heads) > 0 && len(batch) < min(recordsPerTxn, p.size-len(p.runs)) && p.examined < examinedMax {
+			next, err := s.pop(ctx, &heads, chunk)
+			if err != nil {
+				return at, false, err
+			}
+			last = next
+			wanted, err := p.wantsEntry(next)
+			if err != nil {
+				return at, false, err
+			}
+			if wanted {
+				batch = append(batch, next)
+			}
+		}
+		var more bool
+		if at, more, err = s.showEntries(ctx, p, at, batch); err != nil || more {
+			return at, more, err
+		}
+		at.ended, at.run = last.ended, last.run
+		if p.full() {
+			return at, len(heads) > 0, nil
+		}
+	}
+	return at, false, nil
+}
+
+// wantsEntry looks at what history itself holds, so that most of what a filter
+// leaves out costs no read of a record.
+func (p *page) wantsEntry(e entry) (bool, error) {
+	p.examined++
+	history := &recordv1.History{}
+	if err := records.Decode(e.kv, history); err != nil {
+		return false, fail(CodeInternal, "%w", err)
+	}
+	return p.filter.wants(publicStatus(history.GetStatus()), history.GetName()), nil
+}
+
+// showEntries reads the records of some entries into the page.
+func (s *runService) showEntries(ctx context.Context, p *page, at cursor, batch []entry) (cursor, bool, error) {
+	ops := make([]records.Op, 0, len(batch))
+	for _, e := range batch {
+		ops = append(ops, records.Get(s.config.Keys.Run(e.run)))
+	}
+	results, err := s.read(ctx, "list runs", ops)
+	if err != nil {
+		return at, false, err
+	}
+	for i, result := range results {
+		taken, err := offerRecord(p, result)
+		if err != nil {
+			return at, false, err
+		}
+		if !taken {
+			return at, true, nil
+		}
+		at.ended, at.run = batch[i].ended, batch[i].run
+	}
+	return at, false, nil
+}
+
+func (s *Server) historyStreams(ctx context.Context, app string, at cursor) ([]*stream, error) {
+	k := s.config.Keys
+	apps := []string{app}
+	if app == "" {
+		var sections []section
+		for shard := range k.Shards {
+			sections = append(sections, section{prefix: k.HistoryInShard(shard), sep: '/'})
+		}
+		parts, err := s.apps(ctx, "list runs", sections)
+		if err != nil {
+			return nil, err
+		}
+		apps = apps[:0]
+		for _, part := range parts {
+			apps = append(apps, part.app)
+		}
+	}
+	var all []*stream
+	for _, app := range apps {
+		for _, class := range []records.HistoryClass{records.ClassConsole, records.ClassSchedule, records.ClassOther} {
+			made := &stream{prefix: k.HistoryOfApp(app, class)}
+			made.end = prefixEnd(made.prefix)
+			if at.run != "" {
+				made.end = k.History(at.run, app, class, at.ended)
+			}
+			all = append(all, made)
+		}
+	}
+	return all, nil
+}
+
+// refill reads the next entries of streams that have none left.
+func (s *Server) refill(ctx context.Context, all []*stream, chunk int64) error {
+	ops := make([]records.Op, 0, len(all))
+	for _, stream := range all {
+		ops = append(ops, records.Op{Kind: records.OpGet, Key: stream.prefix, End: stream.end, Limit: chunk, Descending: true})
+	}
+	results, err := s.read(ctx, "list runs", ops)
+	if err != nil {
+		return err
+	}
+	for i, stream := range all {
+		kvs := results[i].KVs
+		stream.drained = int64(len(kvs)) < chunk
+		for _, kv := range kvs {
+			when, run, _ := strings.Cut(strings.TrimPrefix(kv.Key, stream.prefix), "/")
+			ended, err := strconv.ParseInt(when, 10, 64)
+			if err != nil {
+				return fail(CodeInternal, "list runs: history key %s holds no time", kv.Key)
+			}
+			stream.entries = append(stream.entries, entry{ended: ended, run: run, kv: kv})
+			stream.end = kv.Key
+		}
+	}
+	return nil
+}
+
+// pop takes the newest entry off the heap and keeps the heap filled.
+func (s *Server) pop(ctx context.Context, heads *streams, chunk int64) (entry, error) {
+	top := (*heads)[0]
+	next := top.entries[0]
+	top.entries = top.entries[1:]
+	if len(top.entries) == 0 && !top.drained {
+		if err := s.refill(ctx, []*stream{top}, chunk); err != nil {
+			return entry{}, err
+		}
+	}
+	if len(top.entries) == 0 {
+		heap.Pop(heads)
+	} else {
+		heap.Fix(heads, 0)
+	}
+	return next, nil
+}

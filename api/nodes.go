@@ -1,0 +1,74 @@
+package api
+
+import (
+	"context"
+
+	"github.com/errand-run/errand/cluster/records"
+	recordv1 "github.com/errand-run/errand/messages/errand/record/v1"
+	errandv1 "github.com/errand-run/errand/messages/errand/v1"
+)
+
+// nodeService implements errandv1connect.NodeServiceHandler.
+type nodeService struct {
+	*Server
+}
+
+// List implements errandv1connect.NodeServiceHandler.
+func (s *nodeService) List(ctx context.Context, _ *errandv1.ListNodesRequest) (*errandv1.ListNodesResponse, error) {
+	k := s.config.Keys
+	results, err := s.read(ctx, "list nodes", []records.Op{records.Range(k.Nodes()), records.Range(k.Drain(""))})
+	if err != nil {
+		return nil, err
+	}
+	draining := map[string]bool{}
+	for _, kv := range results[1].KVs {
+		draining[records.LastPart(kv.Key)] = true
+	}
+	sessions := results[0].KVs
+	counts := make([]records.Op, 0, len(sessions))
+	for _, kv := range sessions {
+		counts = append(counts, assignmentsCount(k, records.LastPart(kv.Key)))
+	}
+	counted, err := s.read(ctx, "list nodes", counts)
+	if err != nil {
+		return nil, err
+	}
+	response := &errandv1.ListNodesResponse{}
+	for i, kv := range sessions {
+		session := &recordv1.NodeSession{}
+		if err := records.Decode(kv, session); err != nil {
+			return nil, fail(CodeInternal, "%w", err)
+		}
+		name := records.LastPart(kv.Key)
+		response.Nodes = append(response.Nodes, publicNode(name, session, draining[name], counted[i].Count))
+	}
+	return response, nil
+}
+
+// Get implements errandv1connect.NodeServiceHandler.
+func (s *nodeService) Get(ctx context.Context, request *errandv1.GetNodeRequest) (*errandv1.GetNodeResponse, error) {
+	name, k := request.GetId(), s.config.Keys
+	if err := records.CheckName(name); err != nil {
+		return nil, invalid([]Violation{{Field: "id", Text: err.Error()}})
+	}
+	results, err := s.read(ctx, "get node "+name, []records.Op{records.Get(k.Node(name)), records.Get(k.Drain(name)), assignmentsCount(k, name)})
+	if err != nil {
+		return nil, err
+	}
+	if len(results[0].KVs) == 0 {
+		return nil, fail(CodeNodeNotFound, "no node %s is registered", name)
+	}
+	session := &recordv1.NodeSession{}
+	if err := records.Decode(results[0].KVs[0], session); err != nil {
+		return nil, fail(CodeInternal, "%w", err)
+	}
+	return &errandv1.GetNodeResponse{Node: publicNode(name, session, len(results[1].KVs) > 0, results[2].Count)}, nil
+}
+
+// assignmentsCount counts a node's assignments; its result's Count goes beyond the
+// limit.
+func assignmentsCount(k records.Keys, node string) records.Op {
+	op := records.Range(k.AssignmentsOf(node))
+	op.KeysOnly, op.Limit = true, 1
+	return op
+}

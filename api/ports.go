@@ -1,0 +1,121 @@
+package api
+
+import (
+	"context"
+	"io"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/errand-run/errand/cluster/records"
+	errandv1 "github.com/errand-run/errand/messages/errand/v1"
+)
+
+// Store is the durable store as the API sees it.
+type Store interface {
+	records.Reader
+	// Follow delivers a Reset with all that is below the prefix, then every change
+	// in order, until stop is called. deliver does not block, is called from any
+	// goroutine, and owns what it is given.
+	Follow(prefix string, deliver func(records.Batch)) (stop func())
+}
+
+// Router reaches actors wherever they are.
+type Router interface {
+	// Tell does not block; the message may be lost and must not be changed
+	// afterwards.
+	Tell(kind, identity string, message proto.Message)
+	// Ask waits for the answer until the context ends. After an error the message
+	// may have had its effect.
+	Ask(ctx context.Context, kind, identity string, message proto.Message) (proto.Message, error)
+}
+
+// Rand draws ids.
+type Rand interface {
+	// Fill fills the bytes from a cryptographic source.
+	Fill(b []byte)
+}
+
+// Logs reads what attempts wrote on this node. It may be called from many
+// goroutines.
+type Logs interface {
+	// Open opens the log of an attempt, which all its placements share. One that
+	// does not exist is empty.
+	Open(ctx context.Context, request LogRequest) (LogReader, error)
+}
+
+// LogRequest says which part of which log to read.
+type LogRequest struct {
+	Run     string
+	Attempt int32
+	// Offset is where to start: 0, or the Next of a chunk that was read.
+	Offset int64
+	// TailLines leaves out all but the last lines; 0 leaves out none.
+	TailLines int32
+	// Since leaves out what was written before; zero leaves out none.
+	Since time.Time
+	// Follow makes Next wait for more until the end mark.
+	Follow bool
+}
+
+// LogReader reads one log. It is used by one goroutine at a time.
+type LogReader interface {
+	// Next returns the chunks that follow, about LogBatchBytes and LogBatchChunks at
+	// most and at least one unless the batch holds the end. With Follow it waits for
+	// them until the context ends. It returns io.EOF when there is no more, after the
+	// end mark too. The batch belongs to the caller.
+	Next(ctx context.Context) (LogBatch, error)
+	Close() error
+}
+
+// LogBatchBytes is how much data one batch holds, and so one message to a client,
+// unless a single chunk is larger.
+const LogBatchBytes = 64 << 10
+
+// LogBatchChunks bounds what the chunks of a batch cost beside their data.
+const LogBatchChunks = 1024
+
+// LogBatch is some chunks in order.
+type LogBatch struct {
+	Chunks []LogChunk
+	// End is set when the log's end mark follows these chunks.
+	End *LogEnd
+}
+
+// LogChunk is one line, or a part of a long one, with its line end.
+type LogChunk struct {
+	Stream errandv1.Stream
+	At     time.Time
+	Data   []byte
+	// Next is the offset behind this chunk.
+	Next int64
+	// Dropped is how many bytes are missing before this chunk, which may have no
+	// data and no stream then.
+	Dropped int64
+}
+
+// LogEnd is what the end mark says.
+type LogEnd struct {
+	// Complete is true when the log holds all that was written.
+	Complete bool
+	// DroppedBytes were lost to the size limit or a full disk.
+	DroppedBytes int64
+}
+
+// Image is one image that a node holds.
+type Image struct {
+	Name       string
+	Digest     string
+	SizeBytes  int64
+	ImportedAt time.Time
+}
+
+// Images holds a node's images.
+type Images interface {
+	// Import stores the images of a docker or OCI archive. name is for an archive
+	// whose one image has none. An archive that is cut short or holds no image gives
+	// an error of records.ClassInvalid and leaves nothing behind. The archive is not
+	// read any more once Import has returned.
+	Import(ctx context.Context, name string, archive io.Reader) ([]Image, error)
+	List(ctx context.Context) ([]Image, error)
+}

@@ -1,0 +1,97 @@
+package api
+
+import (
+	"context"
+	"strings"
+
+	"github.com/errand-run/errand/cluster/records"
+)
+
+const (
+	// opsPerTxnMax stays below the 128 that a default server allows.
+	opsPerTxnMax = 100
+	// appsMax bounds what a search over every app may cost.
+	appsMax = 4096
+)
+
+// read carries reads out in as few transactions as may be and returns their
+// results in order. Reads of different transactions may see different revisions.
+func (s *Server) read(ctx context.Context, doing string, ops []records.Op) ([]records.OpResult, error) {
+	results := make([]records.OpResult, 0, len(ops))
+	for len(ops) > 0 {
+		n := min(len(ops), opsPerTxnMax)
+		result, err := s.config.Store.Do(ctx, records.Read(ops[:n]...))
+		if err != nil {
+			return nil, storeError(ctx, doing, err)
+		}
+		if len(result.Responses) != n {
+			return nil, fail(CodeInternal, "%s: the store answered %d of %d reads", doing, len(result.Responses), n)
+		}
+		results, ops = append(results, result.Responses...), ops[n:]
+	}
+	return results, nil
+}
+
+// section is a prefix of keys whose next part is an app's name.
+type section struct {
+	prefix string
+	// sep ends the app's name.
+	sep byte
+}
+
+// appPart is an app in a section: prefix starts all its keys there.
+type appPart struct {
+	app    string
+	prefix string
+}
+
+// apps finds the apps of some sections by jumping from the first key of one app
+// to the first key behind its last: the work is in proportion to the number of
+// apps, whatever number of runs they have.
+func (s *Server) apps(ctx context.Context, doing string, sections []section) ([]appPart, error) {
+	type walk struct {
+		section
+		from string
+	}
+	walks := make([]walk, 0, len(sections))
+	for _, section := range sections {
+		walks = append(walks, walk{section: section, from: section.prefix})
+	}
+	var parts []appPart
+	for len(walks) > 0 {
+		ops := make([]records.Op, 0, len(walks))
+		for _, w := range walks {
+			ops = append(ops, records.Op{Kind: records.OpGet, Key: w.from, End: prefixEnd(w.prefix), Limit: 1, KeysOnly: true})
+		}
+		results, err := s.read(ctx, doing, ops)
+		if err != nil {
+			return nil, err
+		}
+		going := walks[:0]
+		for i, w := range walks {
+			if len(results[i].KVs) == 0 {
+				continue
+			}
+			rest := strings.TrimPrefix(results[i].KVs[0].Key, w.prefix)
+			end := strings.IndexByte(rest, w.sep)
+			if end < 0 {
+				return nil, fail(CodeInternal, "%s: a key below %s names no app", doing, w.prefix)
+			}
+			parts = append(parts, appPart{app: rest[:end], prefix: w.prefix + rest[:end+1]})
+			w.from = w.prefix + rest[:end] + string(w.sep+1)
+			going = append(going, w)
+		}
+		if len(parts) > appsMax {
+			return nil, fail(CodeTooManyApps, "%s: there are more than %d apps to search: name the app", doing, appsMax)
+		}
+		walks = going
+	}
+	return parts, nil
+}
+
+// prefixEnd is the first key behind all that start with a prefix. Prefixes end
+// with a printable character.
+func prefixEnd(prefix string) string {
+	last := len(prefix) - 1
+	return prefix[:last] + string(prefix[last]+1)
+}

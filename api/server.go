@@ -1,0 +1,219 @@
+package api
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/http/pprof"
+	"runtime/debug"
+	"sync/atomic"
+	"time"
+
+	"connectrpc.com/connect"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"go.uber.org/zap"
+
+	"github.com/errand-run/errand/cluster/records"
+	"github.com/errand-run/errand/messages/errand/v1/errandv1connect"
+)
+
+// Config is what a Server is made of. Keys, Store, Router, Logs, Rand and either
+// Token or Dev are required.
+type Config struct {
+	// Node is this node's name: logs of other nodes are not read here.
+	Node   string
+	Keys   records.Keys
+	Store  Store
+	Router Router
+	Logs   Logs
+	// Images is nil on a node without the containerd driver.
+	Images Images
+	// Drivers are the sandbox drivers that are enabled, the default one first.
+	Drivers []string
+	// Now is time.Now unless set.
+	Now  func() time.Time
+	Rand Rand
+	// Token is what every call must carry, unless Dev.
+	Token string
+	// Dev needs no token. It is for a node that listens on loopback only.
+	Dev bool
+	// Hosts are names, beside localhost and addresses, under which the node may be
+	// called. Another Host header is refused, so that a web page can not reach the
+	// node under a name of its own.
+	Hosts []string
+	// Ready says in words what keeps the node from being ready; nil means nothing
+	// does. It must not block for long.
+	Ready func() []string
+	// Gatherer is what /metrics shows; without it there is none.
+	Gatherer prometheus.Gatherer
+	// Registerer takes the API's own metrics, if set.
+	Registerer prometheus.Registerer
+	Log        *zap.Logger
+	// StopTimeout bounds Serve's shutdown; 10 s unless set.
+	StopTimeout time.Duration
+}
+
+// The bounds of the server.
+const (
+	// requestBytesMax is above what validation allows, so that it is validation that
+	// refuses a large request and names the field.
+	requestBytesMax      = 24 << 20
+	importMessageMax     = 2 << 20
+	importBytesMax       = 32 << 30
+	headerBytesMax       = 64 << 10
+	headerTimeout        = 10 * time.Second
+	bodyTimeout          = 30 * time.Second
+	importIdleTimeout    = time.Minute
+	writeTimeout         = time.Minute
+	idleTimeout          = 2 * time.Minute
+	callTimeout          = 30 * time.Second
+	pingAfter            = 30 * time.Second
+	pingTimeout          = 15 * time.Second
+	streamsPerConnection = 250
+	streamsMax           = 8192
+	stopTimeoutDefault   = 10 * time.Second
+)
+
+// Server answers the API. It may be used by many goroutines.
+type Server struct {
+	config  Config
+	handler http.Handler
+	metrics *metrics
+	streams atomic.Int64
+	// stopping ends, with the cause errStopping, when the node stops.
+	stopping context.Context
+	stop     context.CancelCauseFunc
+}
+
+// New checks a configuration and makes a server. It listens nowhere yet.
+func New(config Config) (*Server, error) {
+	switch {
+	case config.Store == nil || config.Router == nil || config.Logs == nil || config.Rand == nil:
+		return nil, errors.New("api: store, router, logs and rand are required")
+	case config.Keys.Root == "" || config.Keys.Shards <= 0:
+		return nil, errors.New("api: keys are required")
+	case config.Token == "" && !config.Dev:
+		return nil, errors.New("api: a token is required outside dev mode")
+	}
+	if config.Now == nil {
+		config.Now = time.Now
+	}
+	if config.Log == nil {
+		config.Log = zap.NewNop()
+	}
+	if config.StopTimeout <= 0 {
+		config.StopTimeout = stopTimeoutDefault
+	}
+	s := &Server{config: config}
+	s.stopping, s.stop = context.WithCancelCause(context.Background())
+	var err error
+	if s.metrics, err = newMetrics(config.Registerer); err != nil {
+		return nil, fmt.Errorf("api: register metrics: %w", err)
+	}
+	s.handler = s.routes()
+	return s, nil
+}
+
+// Handler returns everything the server answers, for tests and for serving in
+// another way than Serve does.
+func (s *Server) Handler() http.Handler { return s.handler }
+
+func (s *Server) routes() http.Handler {
+	options := []connect.HandlerOption{
+		connect.WithRecover(s.recovered),
+		connect.WithInterceptors(&callInterceptor{server: s}),
+	}
+	runs := append(options, connect.WithReadMaxBytes(requestBytesMax))
+	images := append(options, connect.WithReadMaxBytes(importMessageMax))
+	rpc := http.NewServeMux()
+	rpc.Handle(errandv1connect.NewRunServiceHandler(&runService{s}, runs...))
+	rpc.Handle(errandv1connect.NewNodeServiceHandler(&nodeService{s}, runs...))
+	rpc.Handle(errandv1connect.NewImageServiceHandler(&imageService{s}, images...))
+
+	guarded := http.NewServeMux()
+	guarded.Handle("/errand.v1.RunService/", rpc)
+	guarded.Handle("/errand.v1.NodeService/", rpc)
+	guarded.Handle("/errand.v1.ImageService/", rpc)
+	if s.config.Gatherer != nil {
+		guarded.Handle("GET /metrics", promhttp.HandlerFor(s.config.Gatherer, promhttp.HandlerOpts{}))
+	}
+	guarded.Handle("/debug/pprof/", loopbackOnly(profiles()))
+
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /healthz", s.healthz)
+	mux.HandleFunc("GET /readyz", s.readyz)
+	mux.Handle("/", s.sameOrigin(s.authenticated(withDeadlines(guarded))))
+	return mux
+}
+
+func profiles() http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("/debug/pprof/", pprof.Index)
+	mux.HandleFunc("/debug/pprof/cmdline", pprof.Cmdline)
+	mux.HandleFunc("/debug/pprof/profile", pprof.Profile)
+	mux.HandleFunc("/debug/pprof/symbol", pprof.Symbol)
+	mux.HandleFunc("/debug/pprof/trace", pprof.Trace)
+	return mux
+}
+
+// Serve answers on the listener, which it closes, until the context ends. It then
+// ends open streams with CodeNodeStopping, waits for calls under way up to
+// Config.StopTimeout, cuts what is left and returns nil. A server serves once.
+func (s *Server) Serve(ctx context.Context, listener net.Listener) error {
+	protocols := &http.Protocols{}
+	protocols.SetHTTP1(true)
+	protocols.SetUnencryptedHTTP2(true)
+	server := &http.Server{
+		Handler:           s.handler,
+		Protocols:         protocols,
+		ReadHeaderTimeout: headerTimeout,
+		IdleTimeout:       idleTimeout,
+		MaxHeaderBytes:    headerBytesMax,
+		ErrorLog:          zap.NewStdLog(s.config.Log.Named("http")),
+		HTTP2: &http.HTTP2Config{
+			MaxConcurrentStreams: streamsPerConnection,
+			SendPingTimeout:      pingAfter,
+			PingTimeout:          pingTimeout,
+		},
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- server.Serve(listener) }()
+	select {
+	case err := <-ended:
+		s.Stop()
+		return fmt.Errorf("serve the API on %s: %w", listener.Addr(), err)
+	case <-ctx.Done():
+	}
+	s.Stop()
+	deadline, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.config.StopTimeout)
+	defer cancel()
+	if err := server.Shutdown(deadline); err != nil {
+		s.config.Log.Warn("calls were still under way at the end of the stop timeout", zap.Error(err))
+		_ = server.Close()
+	}
+	<-ended
+	return nil
+}
+
+// Stop makes the server unready and ends every stream. Serve calls it; whoever
+// serves Handler by other means calls it first when shutting down.
+func (s *Server) Stop() { s.stop(errStopping) }
+
+// callContext ends with the call or when the node stops, whichever comes first.
+// contextError tells which.
+func (s *Server) callContext(ctx context.Context) (context.Context, context.CancelFunc) {
+	joined, cancel := context.WithCancelCause(ctx)
+	release := context.AfterFunc(s.stopping, func() { cancel(errStopping) })
+	return joined, func() { release(); cancel(nil) }
+}
+
+func (s *Server) recovered(_ context.Context, spec connect.Spec, _ http.Header, reason any) error {
+	s.config.Log.Error("a call panicked", zap.String("procedure", spec.Procedure),
+		zap.String("panic", fmt.Sprint(reason)), zap.ByteString("stack", debug.Stack()))
+	return fail(CodeInternal, "a fault of Errand, which its log describes")
+}
+
+func (s *Server) nowMs() int64 { return s.config.Now().UnixMilli() }
