@@ -142,6 +142,9 @@ func (r *Reader) End() (end End, ok bool) { return r.end, r.ended }
 // Offset returns where reading would go on: the Next of the last chunk.
 func (r *Reader) Offset() int64 { return r.offset }
 
+// More tells whether the next chunk is in memory, so that Next will not wait.
+func (r *Reader) More() bool { return len(r.rest.Data) > 0 }
+
 // Close releases the reader.
 func (r *Reader) Close() error {
 	if r.file == nil {
