@@ -1,0 +1,92 @@
+// Package null is a driver whose sandboxes have no process: they start and end as
+// their command line says. It goes through everything that the other drivers go
+// through, the state on disk and the log included, so a node can be tried with many
+// more runs than the machine could start commands for.
+//
+// The words of a command are:
+//
+//	after=DURATION       it ends so long after its start; 0 by default
+//	exit=N               with this code; 0 by default
+//	signal=N             by this signal
+//	oom                  by signal 9, for want of memory
+//	ignore-term          TERM does not end it
+//	leftover             processes are left when it has ended
+//	log=TEXT             it writes TEXT and a line end to stdout, at its start
+//	start-error=REASON   it can not be started, for good; REASON as in NOT_FOUND
+//	create-error=REASON  it can not be created for now
+package null
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	recordv1 "github.com/errand-run/errand/messages/errand/record/v1"
+)
+
+// program is a command, read.
+type program struct {
+	After       time.Duration
+	Exit        int32
+	Signal      int32
+	OOM         bool
+	IgnoreTerm  bool
+	Leftover    bool
+	Log         []string
+	StartError  recordv1.Reason
+	CreateError recordv1.Reason
+}
+
+func parse(command []string) (program, error) {
+	var p program
+	if len(command) == 0 {
+		return p, fmt.Errorf("the command is empty")
+	}
+	for i, word := range command {
+		key, value, _ := strings.Cut(word, "=")
+		var err error
+		switch key {
+		case "after":
+			p.After, err = time.ParseDuration(value)
+		case "exit":
+			p.Exit, err = number(value, 0, 255)
+		case "signal":
+			p.Signal, err = number(value, 1, 64)
+		case "oom":
+			p.OOM, p.Signal = true, 9
+		case "ignore-term":
+			p.IgnoreTerm = true
+		case "leftover":
+			p.Leftover = true
+		case "log":
+			p.Log = append(p.Log, value)
+		case "start-error":
+			p.StartError, err = reason(value)
+		case "create-error":
+			p.CreateError, err = reason(value)
+		default:
+			err = fmt.Errorf("unknown word")
+		}
+		if err != nil {
+			return p, fmt.Errorf("word %d of the command: %w", i+1, err)
+		}
+	}
+	return p, nil
+}
+
+func number(s string, least, most int64) (int32, error) {
+	n, err := strconv.ParseInt(s, 10, 32)
+	if err == nil && (n < least || n > most) {
+		err = fmt.Errorf("%d is not in %d to %d", n, least, most)
+	}
+	return int32(n), err
+}
+
+func reason(s string) (recordv1.Reason, error) {
+	n, ok := recordv1.Reason_value["REASON_"+s]
+	if !ok {
+		return 0, fmt.Errorf("unknown reason %q", s)
+	}
+	return recordv1.Reason(n), nil
+}
