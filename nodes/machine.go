@@ -225,7 +225,9 @@ func backoff(n int) time.Duration {
 	return min(RetryMin<<min(n, 10), RetryMax)
 }
 
+// clip makes a text fit for a record: valid UTF-8 of a bounded length.
 func clip(text string) string {
+	text = strings.ToValidUTF8(text, "\uFFFD")
 	if len(text) <= messageBytesMax {
 		return text
 	}

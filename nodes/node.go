@@ -1,0 +1,254 @@
+package nodes
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"strconv"
+	"sync"
+	"sync/atomic"
+
+	"go.uber.org/zap"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/errand-run/errand/actors"
+	"github.com/errand-run/errand/actors/deadline"
+	"github.com/errand-run/errand/actors/run"
+	"github.com/errand-run/errand/actors/shell"
+	"github.com/errand-run/errand/cluster/activation"
+	"github.com/errand-run/errand/cluster/host"
+	"github.com/errand-run/errand/cluster/records"
+	actorv1 "github.com/errand-run/errand/messages/errand/actor/v1"
+)
+
+// StartsPerCore is the default of Config.StartsInFlightMax, per core: creating
+// sandboxes is bound by the processor.
+const StartsPerCore = 2
+
+// Router reaches the actors, wherever they are.
+type Router interface {
+	actors.Router
+	// Ask waits for the answer. Errors have a class; OutcomeUnknown means that the
+	// actor may have the message.
+	Ask(ctx context.Context, kind, identity string, message proto.Message) (proto.Message, error)
+}
+
+// Node is one assembled node: the actors that live here and the way to them. It
+// comes up in steps, each of which waits for those before: Recover, Adopt,
+// Register, Reconcile, Announce. Its methods may be called from any goroutine.
+type Node struct {
+	ports     Ports
+	config    Config
+	host      *host.Host
+	directory *activation.Directory
+	uuid      string
+	status    atomic.Pointer[Status]
+
+	incarnations atomic.Uint32
+
+	mu      sync.Mutex
+	target  Phase
+	reached Phase
+	refused error
+	changed chan struct{}
+	deliver func(actors.Input)
+}
+
+// New assembles a node. It does nothing yet.
+func New(ports Ports, config Config) (*Node, error) {
+	if config.StartsInFlightMax == 0 {
+		config.StartsInFlightMax = StartsPerCore * runtime.GOMAXPROCS(0)
+	}
+	if err := config.validate(); err != nil {
+		return nil, fmt.Errorf("node: %w", err)
+	}
+	if ports.Clock == nil || ports.Store == nil || ports.Rand == nil || ports.Journal == nil || ports.Sandboxes == nil {
+		return nil, errors.New("node: clock, store, rand, journal and sandboxes must be given")
+	}
+	if ports.Log == nil {
+		ports.Log = zap.NewNop()
+	}
+	if ports.Nodes == nil {
+		ports.Nodes = onlyNode(config.ID)
+	}
+	n := &Node{ports: ports, config: config, uuid: newUUID(ports.Rand), changed: make(chan struct{})}
+	n.status.Store(&Status{})
+	n.host = host.New(host.Options{
+		Clock: shell.HostClock(ports.Clock), Dispatcher: ports.Dispatcher, Mailbox: ports.Mailbox, Log: ports.Log,
+	})
+	n.directory = activation.New(n.host, config.ID)
+	if err := n.registerKinds(); err != nil {
+		return nil, fmt.Errorf("node: %w", err)
+	}
+	return n, nil
+}
+
+func (n *Node) registerKinds() error {
+	ports := shell.Ports{Clock: n.ports.Clock, Store: n.ports.Store, Router: n.directory, Log: n.ports.Log}
+	runs := shell.Producer(func(id string) actors.Machine {
+		return run.New(id, run.Config{Keys: n.config.Keys, Writer: n.writer(), Nodes: n.ports.Nodes, Rand: n.ports.Rand})
+	}, ports)
+	deadlines := shell.Producer(func(shard string) actors.Machine {
+		return deadline.New(shard, deadline.Config{Keys: n.config.Keys})
+	}, ports)
+	ports.Perform = n.perform
+	node := shell.Producer(func(string) actors.Machine {
+		return NewMachine(MachineConfig{Config: n.config, Incarnation: n.incarnations.Add(1), FreshUUID: n.uuid})
+	}, ports)
+	return errors.Join(
+		n.directory.Register(actors.KindRun, runs),
+		n.directory.Register(actors.KindDeadline, deadlines, activation.Resident),
+		n.directory.Register(actors.KindNode, node, activation.Pinned),
+	)
+}
+
+// writer names this node's session in the records that its actors write.
+func (n *Node) writer() string {
+	return n.config.ID + "/" + strconv.FormatInt(n.Status().Session, 10)
+}
+
+// perform carries out the effects of the node actor.
+func (n *Node) perform(effect actors.Effect, deliver func(actors.Input)) bool {
+	switch e := effect.(type) {
+	case Attach:
+		n.attach(deliver)
+	case LoadJournal:
+		n.ports.Journal.Load(func(content JournalContent, err error) {
+			deliver(JournalLoaded{Tag: e.Tag, Content: content, Err: err})
+		})
+	case WriteJournal:
+		n.ports.Journal.Write(e.Change, func(err error) { deliver(JournalWritten{Tag: e.Tag, Err: err}) })
+	case DoSandbox:
+		n.ports.Sandboxes.Do(e.Op, func(result SandboxResult) {
+			op := e.Op
+			op.Spec.Spec = nil // it holds the environment, and nobody needs it any more
+			deliver(SandboxDone{Tag: e.Tag, Op: op, Result: result})
+		})
+	case AbandonCreate:
+		n.ports.Sandboxes.Abandon(e.Driver, e.ID)
+	case Reached:
+		n.note(e)
+	case Show:
+		n.status.Store(&e.Status)
+	default:
+		return false
+	}
+	return true
+}
+
+// attach takes the way to a fresh machine and sends it to where its predecessor
+// was to go.
+func (n *Node) attach(deliver func(actors.Input)) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.deliver, n.reached = deliver, 0
+	if n.target > 0 {
+		deliver(Advance{To: n.target})
+	}
+}
+
+func (n *Node) note(reached Reached) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if reached.Err != nil {
+		n.refused = reached.Err
+		n.ports.Log.Error("node can not go on", zap.Stringer("phase", reached.Phase), zap.Error(reached.Err))
+	} else {
+		n.reached = reached.Phase
+	}
+	close(n.changed)
+	n.changed = make(chan struct{})
+}
+
+// advance asks for a phase and waits until it is reached.
+func (n *Node) advance(ctx context.Context, to Phase) error {
+	n.mu.Lock()
+	first := n.target == 0
+	n.target = max(n.target, to)
+	if n.deliver != nil {
+		n.deliver(Advance{To: to})
+	}
+	n.mu.Unlock()
+	if first {
+		n.directory.Tell(actors.KindNode, n.config.ID, &actorv1.Activate{})
+	}
+	for {
+		n.mu.Lock()
+		reached, refused, changed := n.reached, n.refused, n.changed
+		n.mu.Unlock()
+		if reached >= to {
+			return nil
+		}
+		if refused != nil {
+			return refused
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			err := ctx.Err()
+			if trouble := n.Status().Trouble; trouble != "" {
+				err = fmt.Errorf("%s: %w", trouble, err)
+			}
+			return records.Errorf(records.ClassDeadline, "node %s is not %s: %w", n.config.ID, to, err)
+		}
+	}
+}
+
+// Recover reads the journal and refuses one that is not this node's.
+func (n *Node) Recover(ctx context.Context) error { return n.advance(ctx, PhaseRecovered) }
+
+// Adopt finds the sandboxes that survived and takes care of them again.
+func (n *Node) Adopt(ctx context.Context) error { return n.advance(ctx, PhaseAdopted) }
+
+// Register resumes the node's session or opens a new one. It refuses a name that
+// is another machine's.
+func (n *Node) Register(ctx context.Context) error { return n.advance(ctx, PhaseRegistered) }
+
+// Reconcile follows the node's assignments and activates the actors that work
+// without being asked.
+func (n *Node) Reconcile(ctx context.Context) error {
+	if err := n.advance(ctx, PhaseReconciling); err != nil {
+		return err
+	}
+	for shard := range n.config.Keys.Shards {
+		n.directory.Tell(actors.KindDeadline, strconv.Itoa(int(shard)), &actorv1.Activate{})
+	}
+	return nil
+}
+
+// Announce accepts reservations.
+func (n *Node) Announce(ctx context.Context) error { return n.advance(ctx, PhaseAnnounced) }
+
+// Router is the way to the actors.
+func (n *Node) Router() Router { return n.directory }
+
+// Status is the latest reading of the node.
+func (n *Node) Status() Status { return *n.status.Load() }
+
+// Activations returns how many actors of each kind are active.
+func (n *Node) Activations() map[string]int { return n.directory.Activations() }
+
+// Close stops the actors and waits for them. Sandboxes go on; whoever comes next
+// adopts them. The ports stay open.
+func (n *Node) Close(ctx context.Context) error {
+	if err := errors.Join(n.directory.Stop(ctx), n.host.Close(ctx)); err != nil {
+		return fmt.Errorf("close node %s: %w", n.config.ID, err)
+	}
+	return nil
+}
+
+// onlyNode is the presence view of a node that is alone.
+type onlyNode string
+
+func (n onlyNode) Candidates() []actors.Candidate {
+	return []actors.Candidate{{Node: string(n), Score: 1}}
+}
+
+// newUUID draws a random UUID (version 4).
+func newUUID(rand actors.Rand) string {
+	var b [16]byte
+	rand.Fill(b[:])
+	b[6], b[8] = b[6]&0x0f|0x40, b[8]&0x3f|0x80
+	return fmt.Sprintf("%x-%x-%x-%x-%x", b[:4], b[4:6], b[6:8], b[8:10], b[10:])
+}
