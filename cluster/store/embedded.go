@@ -8,6 +8,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 
@@ -192,8 +193,14 @@ func quiet(log *zap.Logger) *zap.Logger {
 	)
 }
 
-// usual begins what is said of a port that this server does not even open.
-const usual = "Running http and grpc server on single port."
+// usual begins each line that a fresh server says of itself without a cause: a
+// port that it does not open, and a storage version that it has not written yet
+// and writes a few seconds later.
+var usual = []string{
+	"Running http and grpc server on single port.",
+	"Failed to detect schema version",
+	"failed to update storage version",
+}
 
 type quietCore struct{ zapcore.Core }
 
@@ -204,7 +211,8 @@ func (c quietCore) Enabled(level zapcore.Level) bool {
 func (c quietCore) With(fields []zapcore.Field) zapcore.Core { return quietCore{c.Core.With(fields)} }
 
 func (c quietCore) Check(entry zapcore.Entry, checked *zapcore.CheckedEntry) *zapcore.CheckedEntry {
-	if !c.Enabled(entry.Level) || strings.HasPrefix(entry.Message, usual) {
+	isUsual := slices.ContainsFunc(usual, func(text string) bool { return strings.HasPrefix(entry.Message, text) })
+	if !c.Enabled(entry.Level) || isUsual {
 		return checked
 	}
 	return c.Core.Check(entry, checked)

@@ -55,9 +55,9 @@ var refusals = []struct {
 // classify is the only place where an error of etcd, gRPC or a context becomes a
 // class.
 func classify(err error, o outcome) records.Class {
-	err = rpctypes.Error(err)
+	text := textOf(err)
 	for _, refusal := range refusals {
-		if errors.Is(err, refusal.err) || rpctypes.ErrorDesc(err) == rpctypes.ErrorDesc(refusal.err) {
+		if text == textOf(refusal.err) {
 			return refusal.class
 		}
 	}
@@ -77,6 +77,20 @@ func classify(err error, o outcome) records.Class {
 		return records.ClassDeadline
 	}
 	return records.ClassUnavailable
+}
+
+// textOf returns the text of the server's answer, without what was wrapped around
+// it: etcd's errors come as one of two types, of which only one knows itself.
+func textOf(err error) string {
+	var known rpctypes.EtcdError
+	if errors.As(err, &known) {
+		return known.Error()
+	}
+	var answered interface{ GRPCStatus() *status.Status }
+	if errors.As(err, &answered) {
+		return answered.GRPCStatus().Message()
+	}
+	return ""
 }
 
 func codeOf(err error) codes.Code {
