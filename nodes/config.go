@@ -13,6 +13,9 @@ type Config struct {
 	// ID is the node's name in the cluster.
 	ID   string
 	Keys records.Keys
+	// UUID is that of a node whose journal is new; it is drawn when empty. A journal
+	// that has one keeps it.
+	UUID string
 	// Address is where its API is reached; Version is that of the binary.
 	Address string
 	Version string

@@ -72,7 +72,10 @@ func New(ports Ports, config Config) (*Node, error) {
 	if ports.Nodes == nil {
 		ports.Nodes = onlyNode(config.ID)
 	}
-	n := &Node{ports: ports, config: config, uuid: newUUID(ports.Rand), changed: make(chan struct{})}
+	n := &Node{ports: ports, config: config, uuid: config.UUID, changed: make(chan struct{})}
+	if n.uuid == "" {
+		n.uuid = NewUUID(ports.Rand)
+	}
 	n.status.Store(&Status{})
 	n.host = host.New(host.Options{
 		Clock: shell.HostClock(ports.Clock), Dispatcher: ports.Dispatcher, Mailbox: ports.Mailbox, Log: ports.Log,
@@ -245,8 +248,8 @@ func (n onlyNode) Candidates() []actors.Candidate {
 	return []actors.Candidate{{Node: string(n), Score: 1}}
 }
 
-// newUUID draws a random UUID (version 4).
-func newUUID(rand actors.Rand) string {
+// NewUUID draws a random UUID (version 4).
+func NewUUID(rand actors.Rand) string {
 	var b [16]byte
 	rand.Fill(b[:])
 	b[6], b[8] = b[6]&0x0f|0x40, b[8]&0x3f|0x80
