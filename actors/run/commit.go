@@ -28,6 +28,9 @@ type flight struct {
 	// load is set for a read; node, when the assignment there was read as well.
 	load bool
 	node string
+	// fresh: the first pending request had arrived before this was sent, so what
+	// it answers is no older than what the request speaks of.
+	fresh bool
 }
 
 func (m *Machine) load() { m.loadWith(false) }
@@ -48,6 +51,7 @@ func (m *Machine) loadWith(assignment bool) {
 func (m *Machine) send(f *flight, txn records.Txn) {
 	m.tag++
 	f.tag = m.tag
+	f.fresh = len(m.pending) > 0
 	m.flight = f
 	m.emit(actors.Commit{Tag: f.tag, Txn: txn})
 }
@@ -135,7 +139,7 @@ func (m *Machine) report(d decision, revision int64) {
 func (m *Machine) compareFailed(now actors.Instant, f *flight, result records.Result) {
 	mod := m.snapshot.mod
 	m.snapshot = snapshot{}
-	if !m.read(now, result, false, nil) {
+	if !m.read(now, f, result, false, nil) {
 		return
 	}
 	if f.decision.change != changePlace || m.snapshot.mod != mod {
@@ -162,7 +166,7 @@ func (m *Machine) wasLoaded(now actors.Instant, f *flight, result records.Result
 			}
 		}
 	}
-	if !m.read(now, result, known, assignment) {
+	if !m.read(now, f, result, known, assignment) {
 		return
 	}
 	if known && m.snapshot.run.GetPlacement().GetNode() != f.node {
@@ -172,7 +176,7 @@ func (m *Machine) wasLoaded(now actors.Instant, f *flight, result records.Result
 
 // read takes over the record that is the first response. It is false when the
 // activation can not go on with it.
-func (m *Machine) read(now actors.Instant, result records.Result, known bool, assignment *recordv1.Assignment) bool {
+func (m *Machine) read(now actors.Instant, of *flight, result records.Result, known bool, assignment *recordv1.Assignment) bool {
 	if len(m.pending) == 0 {
 		m.failures = 0
 	}
@@ -190,7 +194,7 @@ func (m *Machine) read(now actors.Instant, result records.Result, known bool, as
 		return false
 	}
 	m.take(run, kv.Mod)
-	m.snapshot.assignment, m.snapshot.assignmentKnown, m.snapshot.fresh = assignment, known, true
+	m.snapshot.assignment, m.snapshot.assignmentKnown, m.snapshot.fresh = assignment, known, of.fresh
 	for _, f := range m.doubts {
 		if f.writer == run.GetWriter() {
 			// It had landed. Nothing has changed the record since.

@@ -108,7 +108,8 @@ type snapshot struct {
 	// assignmentKnown, when somebody deleted it.
 	assignment      *recordv1.Assignment
 	assignmentKnown bool
-	// fresh says that the record was read for the very request being decided.
+	// fresh says that the record was read after the request being decided had
+	// arrived.
 	fresh bool
 }
 
