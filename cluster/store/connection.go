@@ -9,6 +9,7 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/stats"
 
@@ -48,7 +49,7 @@ func dial(config *Config, log *zap.Logger) (*connection, error) {
 		DialTimeout:          dialTimeout,
 		DialKeepAliveTime:    keepaliveTime,
 		DialKeepAliveTimeout: keepaliveTimeout,
-		Logger:               quiet(log),
+		Logger:               quiet(log, zapcore.ErrorLevel),
 		DialOptions:          []grpc.DialOption{grpc.WithStatsHandler(sentWatcher{})},
 	})
 	if err != nil {

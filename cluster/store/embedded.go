@@ -99,7 +99,7 @@ func serverConfig(dir string, log *zap.Logger) *embed.Config {
 	config.ElectionMs = 5 * tickMs
 	// There are no users; this provider makes no tokens and says nothing about it.
 	config.AuthToken = ""
-	config.ZapLoggerBuilder = embed.NewZapLoggerBuilder(quiet(log))
+	config.ZapLoggerBuilder = embed.NewZapLoggerBuilder(quiet(log, zapcore.WarnLevel))
 
 	// A member of its own: it has no peers, so it listens for none. The address is
 	// written into the member list, where it must not change.
@@ -184,12 +184,12 @@ func lockDir(dir string) (*os.File, error) {
 	return lock, nil
 }
 
-// quiet keeps what an operator must act on: warnings and above, less what the
+// quiet keeps what an operator must act on: the level and above, less what a
 // server says on every start.
-func quiet(log *zap.Logger) *zap.Logger {
+func quiet(log *zap.Logger, level zapcore.Level) *zap.Logger {
 	return log.Named("etcd").WithOptions(
 		zap.AddStacktrace(zapcore.FatalLevel),
-		zap.WrapCore(func(core zapcore.Core) zapcore.Core { return quietCore{core} }),
+		zap.WrapCore(func(core zapcore.Core) zapcore.Core { return quietCore{core, level} }),
 	)
 }
 
@@ -202,13 +202,18 @@ var usual = []string{
 	"failed to update storage version",
 }
 
-type quietCore struct{ zapcore.Core }
-
-func (c quietCore) Enabled(level zapcore.Level) bool {
-	return level >= zapcore.WarnLevel && c.Core.Enabled(level)
+type quietCore struct {
+	zapcore.Core
+	level zapcore.Level
 }
 
-func (c quietCore) With(fields []zapcore.Field) zapcore.Core { return quietCore{c.Core.With(fields)} }
+func (c quietCore) Enabled(level zapcore.Level) bool {
+	return level >= c.level && c.Core.Enabled(level)
+}
+
+func (c quietCore) With(fields []zapcore.Field) zapcore.Core {
+	return quietCore{c.Core.With(fields), c.level}
+}
 
 func (c quietCore) Check(entry zapcore.Entry, checked *zapcore.CheckedEntry) *zapcore.CheckedEntry {
 	isUsual := slices.ContainsFunc(usual, func(text string) bool { return strings.HasPrefix(entry.Message, text) })

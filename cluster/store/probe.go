@@ -2,6 +2,7 @@ package store
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"go.uber.org/zap"
@@ -32,20 +33,30 @@ func (l listener) behind(revision int64) bool {
 func (s *Store) probe() {
 	ticker := time.NewTicker(ProbeInterval)
 	defer ticker.Stop()
+	answering := true
 	for {
 		select {
 		case <-ticker.C:
-			s.probeOnce()
+			err := s.probeOnce()
+			switch {
+			case s.running.Err() != nil:
+			case err != nil && answering:
+				s.log.Warn("the store does not answer", zap.Stringer("store", s), zap.Error(err))
+			case err == nil && !answering:
+				s.log.Info("the store answers again", zap.Stringer("store", s))
+			}
+			answering = err == nil
 		case <-s.running.Done():
 			return
 		}
 	}
 }
 
-func (s *Store) probeOnce() {
+// probeOnce returns why the store could not be asked.
+func (s *Store) probeOnce() error {
 	listeners := s.listeners()
 	if len(listeners) == 0 {
-		return
+		return nil
 	}
 	conn := s.conn.Load()
 	ctx, cancel := context.WithTimeout(s.running, ProbeTimeout)
@@ -53,9 +64,9 @@ func (s *Store) probeOnce() {
 	cancel()
 	if err != nil {
 		if s.running.Err() == nil && conn.silent() {
-			s.redial(conn, listeners)
+			return errors.Join(err, s.redial(conn, listeners))
 		}
-		return
+		return err
 	}
 	if late := s.awaitProgress(conn, listeners, revision); len(late) > 0 {
 		s.log.Warn("watches fell silent and begin again", zap.Int("watches", len(late)), zap.Int64("revision", revision))
@@ -64,6 +75,7 @@ func (s *Store) probeOnce() {
 			l.watch.end(errSilent)
 		}
 	}
+	return nil
 }
 
 func (s *Store) listeners() []listener {
@@ -132,13 +144,11 @@ func (c *connection) silent() bool {
 
 // redial replaces a silent connection, long before the transport would notice.
 // What is under way on the old one may still be answered.
-func (s *Store) redial(old *connection, listeners []listener) {
+func (s *Store) redial(old *connection, listeners []listener) error {
 	conn, err := dial(&s.config, s.log)
 	if err != nil {
-		s.log.Warn("the store does not answer", zap.Error(err))
-		return
+		return err
 	}
-	s.log.Warn("the store does not answer: connecting anew", zap.Strings("endpoints", s.config.Endpoints))
 	s.conn.Store(conn)
 	s.generation.Add(1)
 	for _, l := range listeners {
@@ -153,4 +163,5 @@ func (s *Store) redial(old *connection, listeners []listener) {
 		}
 		old.close()
 	})
+	return nil
 }
