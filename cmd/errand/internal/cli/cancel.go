@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -64,7 +65,7 @@ func (a *app) cancel(ctx context.Context, ids []string, force bool) error {
 	}
 	last := failures[len(failures)-1]
 	if len(ids) > 1 {
-		last.hint = fmt.Sprintf("%d of %d runs were canceled.", len(runs), len(ids))
+		last.hint = strings.TrimPrefix(last.hint+"\n", "\n") + fmt.Sprintf("%d of %d runs were canceled.", len(runs), len(ids))
 	}
 	return last
 }

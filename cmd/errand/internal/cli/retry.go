@@ -43,7 +43,7 @@ func transient(err error) bool {
 	code := connect.CodeOf(err)
 	if connect.IsWireError(err) {
 		switch code {
-		case connect.CodeUnavailable, connect.CodeCanceled, connect.CodeDeadlineExceeded:
+		case connect.CodeUnavailable, connect.CodeCanceled, connect.CodeDeadlineExceeded, connect.CodeResourceExhausted:
 			return true
 		default:
 			return false

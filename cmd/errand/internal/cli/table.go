@@ -184,6 +184,8 @@ func span(d time.Duration) string {
 	switch {
 	case d < time.Second:
 		return strconv.FormatInt(d.Milliseconds(), 10) + "ms"
+	case d < 10*time.Second:
+		return strconv.FormatFloat(d.Truncate(100*time.Millisecond).Seconds(), 'f', -1, 64) + "s"
 	case d < 2*time.Minute:
 		return strconv.FormatInt(int64(d/time.Second), 10) + "s"
 	case d < 2*time.Hour:

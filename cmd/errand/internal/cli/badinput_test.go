@@ -1,0 +1,181 @@
+package cli
+
+import (
+	"encoding/json"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/errand-run/errand/cmd/errand/internal/fakeapi"
+)
+
+func writeFile(t *testing.T, name, content string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), name)
+	if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+func TestBadCommandLinesNameWhatIsWrong(t *testing.T) {
+	// Nothing answers there: each must be refused before any call.
+	i := newInvocation(t, "http://127.0.0.1:1")
+	cases := map[string]struct {
+		args []string
+		want []string
+	}{
+		"negative timeout":          {[]string{"run", "--timeout", "-5s", "x"}, []string{"--timeout", "negative"}},
+		"zero timeout":              {[]string{"run", "--timeout", "0", "x"}, []string{"--timeout", "above 0"}},
+		"timeout without unit":      {[]string{"run", "--timeout", "5", "x"}, []string{"--timeout", "90s"}},
+		"negative start deadline":   {[]string{"run", "--start-deadline", "-1s", "x"}, []string{"--start-deadline"}},
+		"negative grace":            {[]string{"run", "--stop-grace", "-1s", "x"}, []string{"--stop-grace"}},
+		"bad memory":                {[]string{"run", "--memory", "lots", "x"}, []string{"--memory", "64MiB"}},
+		"bad cpu":                   {[]string{"run", "--cpu", "-1", "x"}, []string{"--cpu", "500m"}},
+		"bad label":                 {[]string{"run", "--label", "a", "x"}, []string{"--label", "key=value"}},
+		"doubled label":             {[]string{"run", "--label", "a=1", "--label", "a=2", "x"}, []string{"--label a", "twice"}},
+		"env without a name":        {[]string{"run", "--env", "=x", "x"}, []string{"--env", "NAME=VALUE"}},
+		"env that is not set":       {[]string{"run", "--env", "NOPE", "x"}, []string{"--env NOPE", "not set"}},
+		"missing env file":          {[]string{"run", "--env-file", "/nope", "x"}, []string{"--env-file /nope", "no such file"}},
+		"env not UTF-8":             {[]string{"run", "--env", "A=\xff", "x"}, []string{"--env A", "UTF-8"}},
+		"argument not UTF-8":        {[]string{"run", "x", "--", "\xff"}, []string{"argument 0", "UTF-8"}},
+		"negative pids":             {[]string{"run", "--pids-limit", "-1", "x"}, []string{"--pids-limit"}},
+		"no image":                  {[]string{"run"}, []string{"IMAGE", "errand run --help"}},
+		"command without dashes":    {[]string{"run", "busybox", "ls"}, []string{"errand run busybox -- ls"}},
+		"flags without dashes":      {[]string{"run", "busybox", "ls", "-l"}, []string{"-l", "--, as in"}},
+		"image with process":        {[]string{"run", "--driver", "process", "ls"}, []string{"no image", "-- ls"}},
+		"process without command":   {[]string{"run", "--driver", "process"}, []string{"wants a command"}},
+		"empty command":             {[]string{"run", "busybox", "--", ""}, []string{"command is empty"}},
+		"unknown flag":              {[]string{"runs", "--nope"}, []string{"--nope", "errand runs --help"}},
+		"unknown command":           {[]string{"rums"}, []string{"rums", "runs"}},
+		"unknown subcommand":        {[]string{"image", "imprt"}, []string{"errand image import"}},
+		"unknown output":            {[]string{"runs", "-o", "xml"}, []string{"--output", "table, json or yaml"}},
+		"unknown status":            {[]string{"runs", "--status", "DONE"}, []string{"--status", "SUCCEEDED"}},
+		"negative limit":            {[]string{"runs", "--limit", "-1"}, []string{"--limit"}},
+		"runs with an argument":     {[]string{"runs", "x"}, []string{"no arguments"}},
+		"show without a run":        {[]string{"show"}, []string{"which RUN"}},
+		"show with two":             {[]string{"show", "a", "b"}, []string{"one RUN"}},
+		"empty id":                  {[]string{"cancel", ""}, []string{"empty"}},
+		"bad tail":                  {[]string{"logs", "--tail", "0", "x"}, []string{"--tail"}},
+		"bad since":                 {[]string{"logs", "--since", "yesterday", "x"}, []string{"--since", "10m"}},
+		"bad stream":                {[]string{"logs", "--stream", "out", "x"}, []string{"--stream", "stdout or stderr"}},
+		"bad attempt":               {[]string{"logs", "--attempt", "-1", "x"}, []string{"--attempt"}},
+		"negative wait":             {[]string{"wait", "--timeout", "-1s", "x"}, []string{"--timeout", "negative"}},
+		"import without an archive": {[]string{"image", "import"}, []string{"busybox.tar"}},
+		"import of nothing":         {[]string{"image", "import", "/nope.tar"}, []string{"/nope.tar", "no such file"}},
+		"import of a directory":     {[]string{"image", "import", "/"}, []string{"directory"}},
+		"missing token file":        {[]string{"runs", "--token-file", "/nope"}, []string{"--token-file /nope", "no such file"}},
+		"address without a host":    {[]string{"runs", "--address", "http://"}, []string{"--address", "http://127.0.0.1:7400"}},
+		"address of another scheme": {[]string{"runs", "--address", "unix:///x"}, []string{"--address"}},
+	}
+	for name, c := range cases {
+		t.Run(name, func(t *testing.T) { i.run(c.args...).wantError(t, ExitUsage, c.want...) })
+	}
+}
+
+func TestErrorsNeverRepeatSecrets(t *testing.T) {
+	i := newInvocation(t, "http://127.0.0.1:1")
+	file := writeFile(t, "env", "OK=1\nhunter2\n")
+	for name, args := range map[string][]string{
+		"value that is not text":     {"run", "--env", "A=hunter2\xff", "x"},
+		"line without =":             {"run", "--env-file", file, "x"},
+		"password in an address":     {"runs", "--address", "http://me:hunter2@host"},
+		"token that is not one":      {"runs", "--token-file", writeFile(t, "token", "hunter2 hunter2")},
+		"argument that is not text":  {"run", "x", "--", "hunter2\xff"},
+		"unreachable with an env":    {"run", "--env", "A=hunter2", "x"},
+		"unreachable with a command": {"run", "-o", "json", "x", "--", "hunter2"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got := i.run(args...)
+			if got.code == 0 || strings.Contains(got.stdout+got.stderr, "hunter2") {
+				t.Errorf("%+v", got)
+			}
+		})
+	}
+}
+
+func TestUnreachableNodeSaysWhichAddressWasTried(t *testing.T) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	address := listener.Addr().String()
+	listener.Close()
+	i := newInvocation(t, address)
+	for _, args := range [][]string{
+		{"run", "busybox"}, {"run", "-d", "busybox"}, {"runs"}, {"show", "x"}, {"logs", "x"}, {"logs", "-f", "x"},
+		{"wait", "x"}, {"cancel", "x", "y"}, {"node", "ls"}, {"image", "ls"},
+		{"image", "import", writeFile(t, "x.tar", "x")},
+	} {
+		t.Run(strings.Join(args[:1], " "), func(t *testing.T) {
+			i.run(args...).wantError(t, ExitErrand, "http://"+address, "connection refused", "--address", "ERRAND_ADDRESS")
+			got := i.run(append([]string{"-o", "json"}, args...)...)
+			var document struct {
+				Error struct{ Code, Message string }
+			}
+			if err := json.Unmarshal([]byte(got.stderr), &document); err != nil || document.Error.Code != "unavailable" ||
+				!strings.Contains(document.Error.Message, address) {
+				t.Errorf("stderr %q is not the JSON of an unreachable node: %v", got.stderr, err)
+			}
+		})
+	}
+}
+
+func TestAServerThatIsNoNodeIsNamed(t *testing.T) {
+	other := httptest.NewServer(http.NotFoundHandler())
+	defer other.Close()
+	newInvocation(t, other.URL).run("runs").wantError(t, ExitErrand, other.URL, "not as an Errand node")
+}
+
+func TestAddressAndTokenPrecedence(t *testing.T) {
+	s := startFake(t, func(s *fakeapi.Server) { s.Token = "right" })
+	right, wrong := writeFile(t, "right", "right\n"), writeFile(t, "wrong", "hunter2\n")
+	data := t.TempDir()
+	if err := os.WriteFile(filepath.Join(data, "api.token"), []byte("right\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	cases := map[string]struct {
+		environ []string
+		args    []string
+		code    int
+		want    []string
+	}{
+		"variable before file": {[]string{"ERRAND_TOKEN=right"}, []string{"--token-file", wrong}, 0, nil},
+		"file of the flag":     {[]string{"ERRAND_DATA=" + t.TempDir()}, []string{"--token-file", right}, 0, nil},
+		"flag before data dir": {[]string{"ERRAND_DATA=" + data}, []string{"--token-file", wrong}, ExitErrand, []string{wrong, "ERRAND_TOKEN"}},
+		"data dir":             {[]string{"ERRAND_DATA=" + data}, nil, 0, nil},
+		"wrong variable":       {[]string{"ERRAND_TOKEN=hunter2"}, nil, ExitErrand, []string{"refused the token of ERRAND_TOKEN"}},
+		"none":                 {[]string{"ERRAND_DATA=/nope"}, nil, ExitErrand, []string{"wants a token", "/nope/api.token: no such file"}},
+	}
+	for name, c := range cases {
+		t.Run(name, func(t *testing.T) {
+			i := newInvocation(t, s.URL())
+			i.environ = append([]string{"ERRAND_ADDRESS=http://127.0.0.1:1"}, c.environ...)
+			got := i.run(append([]string{"runs", "-q", "--address", s.URL()}, c.args...)...)
+			if got.code != c.code {
+				t.Errorf("%+v", got)
+			}
+			for _, part := range c.want {
+				if !strings.Contains(got.stderr, part) {
+					t.Errorf("stderr %q does not have %q", got.stderr, part)
+				}
+			}
+			if strings.Contains(got.stderr, "hunter2") {
+				t.Errorf("the token is in %q", got.stderr)
+			}
+		})
+	}
+}
+
+func TestWhatTheNodeRefusesIsAUsageError(t *testing.T) {
+	s := startFake(t, nil)
+	newInvocation(t, s.URL()).run("run", "--name", "a/b", "busybox").wantError(t, ExitUsage, "name: has a character")
+	if len(s.Runs()) != 0 {
+		t.Error("a run was made")
+	}
+	newInvocation(t, s.URL()).run("show", "r.nope").wantError(t, ExitErrand, "r.nope", "errand runs")
+}

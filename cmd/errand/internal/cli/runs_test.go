@@ -1,0 +1,257 @@
+package cli
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/errand-run/errand/cmd/errand/internal/fakeapi"
+	errandv1 "github.com/errand-run/errand/messages/errand/v1"
+	"github.com/errand-run/errand/messages/errand/v1/errandv1connect"
+)
+
+var update = flag.Bool("update", false, "write the golden files")
+
+func golden(t *testing.T, name, got string) {
+	t.Helper()
+	path := filepath.Join("testdata", name)
+	if *update {
+		if err := os.WriteFile(path, []byte(got), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got != string(want) {
+		t.Errorf("%s differs.\ngot:\n%s\nwant:\n%s", name, got, want)
+	}
+}
+
+var goldenNow = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+
+func before(d time.Duration) *timestamppb.Timestamp { return timestamppb.New(goldenNow.Add(-d)) }
+
+// goldenRuns has a run of each shape: one without an attempt, one that goes on,
+// ones that ended by an exit, a kill and before their start.
+func goldenRuns() []*errandv1.Run {
+	code := func(c int32) *int32 { return &c }
+	return []*errandv1.Run{
+		{
+			Id: "r.shop.aaaa1111", App: "shop", Name: "nightly", Trigger: errandv1.Trigger_TRIGGER_MANUAL,
+			Labels: map[string]string{"commit": "4f1c", "by": "ann"},
+			Spec: &errandv1.RunSpec{
+				Driver: "containerd", Image: "busybox", Command: []string{"sh", "-c", "echo it's; exit 17"},
+				Env:        map[string]string{"TOKEN": "hunter2", "A": "1"},
+				WorkingDir: "/w", User: "1000:1000", CpuMillis: 500, MemoryBytes: 64 << 20, PidsLimit: 64, ReadOnlyRoot: true,
+				Timeout: durationpb.New(90 * time.Minute), StartDeadline: durationpb.New(5 * time.Minute), StopGrace: durationpb.New(10 * time.Second),
+			},
+			Status: errandv1.Status_STATUS_FAILED, Reason: errandv1.Reason_REASON_EXIT_CODE, Message: "the command exited with 17",
+			CreatedAt: before(3 * time.Hour), QueuedAt: before(3 * time.Hour), StartedAt: before(3*time.Hour - time.Second),
+			EndedAt: before(3*time.Hour - 2500*time.Millisecond), ExitCode: code(17),
+			Attempts: []*errandv1.Attempt{{
+				Number: 1, Node: "n1", StartedAt: before(3*time.Hour - time.Second), EndedAt: before(3*time.Hour - 2500*time.Millisecond),
+				ExitCode: code(17), Reason: errandv1.Reason_REASON_EXIT_CODE, LogComplete: true, Status: errandv1.Status_STATUS_FAILED,
+			}},
+		},
+		{
+			Id: "r.default.bbbb2222", App: "default", Trigger: errandv1.Trigger_TRIGGER_API, Spec: &errandv1.RunSpec{Image: "busybox", Command: []string{"hog"}},
+			Status: errandv1.Status_STATUS_FAILED, Reason: errandv1.Reason_REASON_OOM_KILLED, Message: "killed: out of memory",
+			CreatedAt: before(50 * time.Hour), QueuedAt: before(50 * time.Hour), StartedAt: before(50 * time.Hour), EndedAt: before(49 * time.Hour), ExitCode: code(137),
+			Attempts: []*errandv1.Attempt{{
+				Number: 1, Node: "n2", StartedAt: before(50 * time.Hour), EndedAt: before(49 * time.Hour), ExitCode: code(137), Signal: 9,
+				OomKilled: true, Reason: errandv1.Reason_REASON_OOM_KILLED, Status: errandv1.Status_STATUS_FAILED,
+			}},
+		},
+		{
+			Id: "r.default.cccc3333", App: "default", Trigger: errandv1.Trigger_TRIGGER_MANUAL, Spec: &errandv1.RunSpec{Image: "nope"},
+			Status: errandv1.Status_STATUS_FAILED, Reason: errandv1.Reason_REASON_IMAGE_NOT_FOUND, Message: "no image \"nope\"\x1b[31m",
+			CreatedAt: before(4 * time.Minute), QueuedAt: before(4 * time.Minute), EndedAt: before(4 * time.Minute),
+		},
+		{
+			Id: "r.default.dddd4444", App: "default", Trigger: errandv1.Trigger_TRIGGER_MANUAL, Spec: &errandv1.RunSpec{Driver: "process", Command: []string{"sleep", "60"}},
+			Status: errandv1.Status_STATUS_RUNNING, Stopping: errandv1.Reason_REASON_CANCELED,
+			CreatedAt: before(42 * time.Second), QueuedAt: before(42 * time.Second), StartedAt: before(41 * time.Second),
+			Attempts: []*errandv1.Attempt{{Number: 1, Node: "n1", StartedAt: before(41 * time.Second), Status: errandv1.Status_STATUS_RUNNING}},
+		},
+		{
+			Id: "r.default.eeee5555", App: "default", Name: "wartend-ä", Trigger: errandv1.Trigger_TRIGGER_MANUAL, Spec: &errandv1.RunSpec{Image: "busybox"},
+			Status: errandv1.Status_STATUS_PENDING, CreatedAt: before(300 * time.Millisecond), QueuedAt: before(300 * time.Millisecond),
+		},
+	}
+}
+
+func goldenServer(t *testing.T) *invocation {
+	s := startFake(t, func(s *fakeapi.Server) {
+		s.Nodes = []*errandv1.Node{{
+			Id: "n1", Uuid: "u1", Address: "127.0.0.1:7400", Version: "v0.1.0", Drivers: []string{"containerd", "process"}, CpuMillis: 2000,
+			MemoryBytes: 8 << 30, SandboxesMax: 100, Sandboxes: 3, BootId: "b1", RegisteredAt: before(26 * time.Hour),
+		}, {Id: "n2", Draining: true}}
+		s.Images = []*errandv1.Image{{Name: "docker.io/library/busybox:latest", Digest: "sha256:feed", SizeBytes: 4321000, ImportedAt: before(5 * time.Hour)}}
+	})
+	for _, run := range goldenRuns() {
+		s.Add(run)
+	}
+	i := newInvocation(t, s.URL())
+	i.now = goldenNow
+	return i
+}
+
+func TestRenderedOutputs(t *testing.T) {
+	i := goldenServer(t)
+	for name, args := range map[string][]string{
+		"runs": {"runs"}, "runs-failed": {"ls", "--status", "FAILED", "--app", "default"}, "runs-limit": {"runs", "--limit", "2"},
+		"show": {"show", "r.shop"}, "show-oom": {"show", "r.default.b"}, "show-unstarted": {"show", "r.default.c"}, "show-running": {"show", "r.default.d"},
+		"nodes": {"node", "ls"}, "images": {"image", "ls"},
+	} {
+		for _, format := range []string{"table", "json", "yaml"} {
+			t.Run(name+" "+format, func(t *testing.T) {
+				got := i.run(append(args, "-o", format)...)
+				if got.code != 0 || got.stderr != "" {
+					t.Fatalf("%+v", got)
+				}
+				if strings.Contains(got.stdout, "hunter2") {
+					t.Error("a value of the environment is shown")
+				}
+				golden(t, name+"."+format, got.stdout)
+			})
+		}
+	}
+}
+
+func TestRunsListsIDsOverManyPages(t *testing.T) {
+	s := startFake(t, nil)
+	for n := range 1203 {
+		s.Add(&errandv1.Run{Id: fmt.Sprintf("r.default.%04d", n), Status: errandv1.Status_STATUS_RUNNING, Labels: map[string]string{"odd": fmt.Sprint(n % 2)}})
+	}
+	i := newInvocation(t, s.URL())
+	for args, want := range map[string]int{"": 50, "--limit=0": 1203, "--limit=700": 700, "--limit=0 --label=odd=1": 601} {
+		got := i.run(append([]string{"runs", "-q"}, strings.Fields(args)...)...)
+		if lines := strings.Count(got.stdout, "\n"); lines != want || got.code != 0 {
+			t.Errorf("%q: %d ids, want %d", args, lines, want)
+		}
+		if !strings.HasPrefix(got.stdout, "r.default.1202\nr.default.120") && !strings.Contains(args, "label") {
+			t.Errorf("%q: not the newest first: %.40q", args, got.stdout)
+		}
+	}
+}
+
+func TestEmptyListsAreArrays(t *testing.T) {
+	s := startFake(t, nil)
+	i := newInvocation(t, s.URL())
+	for _, args := range [][]string{{"runs"}, {"node", "ls"}, {"image", "ls"}} {
+		i.run(append(args, "-o", "json")...).want(t, 0, "[]\n", "")
+	}
+}
+
+func TestWaitExitCode(t *testing.T) {
+	s := startFake(t, nil)
+	code := int32(17)
+	s.Add(&errandv1.Run{Id: "r.a.good", Status: errandv1.Status_STATUS_SUCCEEDED})
+	s.Add(&errandv1.Run{Id: "r.a.failed", Status: errandv1.Status_STATUS_FAILED, ExitCode: &code})
+	s.Add(&errandv1.Run{Id: "r.a.canceled", Status: errandv1.Status_STATUS_CANCELED})
+	s.Add(&errandv1.Run{Id: "r.a.going", Status: errandv1.Status_STATUS_RUNNING})
+	i := newInvocation(t, s.URL())
+	for args, want := range map[string]int{
+		"r.a.good":                            0,
+		"r.a.good r.a.good":                   0,
+		"r.a.good r.a.failed":                 17,
+		"r.a.failed r.a.canceled":             17,
+		"r.a.canceled r.a.failed":             130,
+		"--timeout 20ms r.a.going":            124,
+		"--timeout 0s r.a.going":              124,
+		"--timeout 20ms r.a.failed r.a.going": 124,
+		"--timeout 20ms r.a.good":             0,
+		"r.a.good r.a.nope":                   125,
+	} {
+		if got := i.run(append([]string{"wait"}, strings.Fields(args)...)...); got.code != want {
+			t.Errorf("wait %s: exit code %d, want %d (%s)", args, got.code, want, got.stderr)
+		}
+	}
+	if s.Runs()[3].Run().GetStopping() != 0 {
+		t.Error("a wait that timed out stopped its run")
+	}
+}
+
+func TestWaitSurvivesARestartOfTheAPI(t *testing.T) {
+	s := startFake(t, nil)
+	live := s.Add(&errandv1.Run{Id: "r.a.x", Status: errandv1.Status_STATUS_RUNNING})
+	done := make(chan result, 1)
+	go func() { done <- newInvocation(t, s.URL()).run("wait", "r.a.x") }()
+	if err := s.Await(t.Context(), func() bool { return s.Calls(errandv1connect.RunServiceWaitProcedure) > 0 }); err != nil {
+		t.Fatal(err)
+	}
+	s.Stop()
+	live.Exit(17)
+	if err := s.Start(); err != nil {
+		t.Fatal(err)
+	}
+	if got := <-done; got.code != 17 {
+		t.Errorf("%+v", got)
+	}
+}
+
+func TestWaitKeepsItsTimeoutWhileTheNodeIsAway(t *testing.T) {
+	s := startFake(t, nil)
+	s.Add(&errandv1.Run{Id: "r.a.x", Status: errandv1.Status_STATUS_RUNNING})
+	done := make(chan result, 1)
+	go func() { done <- newInvocation(t, s.URL()).run("wait", "--timeout", "300ms", "r.a.x") }()
+	if err := s.Await(t.Context(), func() bool { return s.Calls(errandv1connect.RunServiceWaitProcedure) > 0 }); err != nil {
+		t.Fatal(err)
+	}
+	s.Stop()
+	if got := <-done; got.code != ExitErrand || !strings.Contains(got.stderr, s.URL()) {
+		t.Errorf("%+v", got)
+	}
+}
+
+func TestCancelGoesOnAfterARunThatHasEnded(t *testing.T) {
+	s := startFake(t, nil)
+	s.Add(&errandv1.Run{Id: "r.a.ended", Status: errandv1.Status_STATUS_SUCCEEDED})
+	s.Add(&errandv1.Run{Id: "r.a.going", Status: errandv1.Status_STATUS_RUNNING})
+	got := newInvocation(t, s.URL()).run("cancel", "r.a.ended", "r.a.going")
+	got.want(t, 125, "r.a.going\n", "errand: run r.a.ended has ended already\n1 of 2 runs were canceled.\n")
+	if s.Runs()[1].Run().GetStopping() != errandv1.Reason_REASON_CANCELED {
+		t.Error("the second run was not canceled")
+	}
+}
+
+func TestImageImportSendsTheArchiveInPieces(t *testing.T) {
+	s := startFake(t, nil)
+	archive := strings.Repeat("0123456789", 300_000)
+	i := newInvocation(t, s.URL())
+	got := i.run("image", "import", "--name", "mine:1", writeFile(t, "x.tar", archive))
+	if got.code != 0 || !strings.Contains(got.stdout, "mine:1") {
+		t.Errorf("%+v", got)
+	}
+	i.stdin = archive
+	if got := i.run("image", "import", "-"); got.code != 0 {
+		t.Errorf("%+v", got)
+	}
+	for n, sent := range s.Imports() {
+		if string(sent) != archive {
+			t.Errorf("import %d: %d bytes, want %d", n, len(sent), len(archive))
+		}
+	}
+	i.run("image", "import", writeFile(t, "empty.tar", "")).wantError(t, ExitUsage, "archive is empty")
+}
+
+func TestColourAndWidthOnlyForTerminals(t *testing.T) {
+	var text strings.Builder
+	row := []string{"r.default.x", "FAILED (OOM_KILLED)", "a long command that does not fit"}
+	if err := writeTable(&text, style{colour: true, width: 50}, []string{"ID", "STATUS", "COMMAND"}, [][]string{row}); err != nil {
+		t.Fatal(err)
+	}
+	want := "ID            STATUS                COMMAND\nr.default.x   \x1b[31mFAILED\x1b[0m (OOM_KILLED)   a long comman…\n"
+	if text.String() != want {
+		t.Errorf("got  %q\nwant %q", text.String(), want)
+	}
+}
