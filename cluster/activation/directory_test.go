@@ -89,6 +89,7 @@ func TestDirectoryLosesNoMessageToPassivation(t *testing.T) {
 		const rounds = 300
 		for i := range rounds {
 			d.Tell("thing", "a", word("idle"))
+			w.breathe(i % 8) // the next message comes at every stage of the end
 			d.Tell("thing", "a", word(strconv.Itoa(i)))
 			d.Tell("thing", "a", word("idle"))
 			if i%7 == 0 {

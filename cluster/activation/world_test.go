@@ -2,6 +2,7 @@ package activation_test
 
 import (
 	"context"
+	"runtime"
 	"strconv"
 	"sync"
 	"testing"
@@ -27,6 +28,8 @@ type world struct {
 	until func(t *testing.T, what string, condition func() bool)
 	// changed is called by test actors after each turn.
 	changed func()
+	// breathe lets the actors run a little.
+	breathe func(steps int)
 	// stop ends a directory and all its actors.
 	stop func(t *testing.T, d *activation.Directory)
 }
@@ -35,7 +38,7 @@ type world struct {
 func inEachWorld(t *testing.T, test func(t *testing.T, w *world)) {
 	t.Helper()
 	t.Run("goroutines", func(t *testing.T) {
-		w := &world{}
+		w := &world{breathe: func(int) { runtime.Gosched() }}
 		c := newChanges()
 		w.changed, w.until = c.note, c.until
 		w.host = host.New(host.Options{Clock: realClock{start: time.Now()}, Log: zaptest.NewLogger(t)})
@@ -63,6 +66,7 @@ func inEachWorld(t *testing.T, test func(t *testing.T, w *world)) {
 			w.host = host.New(host.Options{
 				Clock: clock, Dispatcher: scheduler, Mailbox: stepping.Mailbox, Log: zaptest.NewLogger(t), StrictSpawn: true,
 			})
+			w.breathe = func(steps int) { scheduler.Settle(steps) }
 			w.until = func(t *testing.T, what string, condition func() bool) {
 				t.Helper()
 				for !condition() {
