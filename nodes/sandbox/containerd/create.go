@@ -1,0 +1,261 @@
+package containerd
+
+import (
+	"context"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/url"
+	"os"
+	"strconv"
+
+	tasks "github.com/containerd/containerd/api/services/tasks/v1"
+	"github.com/containerd/containerd/api/types"
+	"github.com/containerd/containerd/v2/core/containers"
+	"github.com/containerd/containerd/v2/core/leases"
+	"github.com/containerd/containerd/v2/core/mount"
+	"github.com/containerd/containerd/v2/core/snapshots"
+	"github.com/containerd/errdefs"
+	"github.com/containerd/typeurl/v2"
+	"github.com/opencontainers/runtime-spec/specs-go"
+
+	"github.com/errand-run/errand/cluster/records"
+	recordv1 "github.com/errand-run/errand/messages/errand/record/v1"
+	"github.com/errand-run/errand/nodes/logs/logger"
+	"github.com/errand-run/errand/nodes/sandbox"
+	"github.com/errand-run/errand/nodes/sandbox/containerd/images"
+	"github.com/errand-run/errand/nodes/sandbox/guest/status"
+)
+
+// The labels of everything that is ours in containerd.
+const (
+	labelRun        = "errand/run"
+	labelApp        = "errand/app"
+	labelTask       = "errand/task"
+	labelAttempt    = "errand/attempt"
+	labelPlacement  = "errand/placement"
+	labelNode       = "errand/node"
+	labelStartToken = "errand/start-token"
+	labelSpecHash   = "errand/spec-hash"
+)
+
+func (n note) labels() map[string]string {
+	return map[string]string{
+		labelRun: n.Run, labelApp: n.App, labelTask: n.Task, labelNode: n.Node,
+		labelAttempt: strconv.Itoa(int(n.Attempt)), labelPlacement: strconv.Itoa(int(n.Placement)),
+		labelStartToken: hex.EncodeToString(n.StartToken), labelSpecHash: hex.EncodeToString(n.SpecHash),
+	}
+}
+
+// noteOf reads a note out of labels, where a sandbox's directory was lost.
+func noteOf(labels map[string]string) note {
+	number := func(key string) int32 {
+		n, _ := strconv.ParseInt(labels[key], 10, 32)
+		return int32(n)
+	}
+	token, _ := hex.DecodeString(labels[labelStartToken])
+	hash, _ := hex.DecodeString(labels[labelSpecHash])
+	return note{
+		Run: labels[labelRun], App: labels[labelApp], Task: labels[labelTask], Node: labels[labelNode],
+		Attempt: number(labelAttempt), Placement: number(labelPlacement), StartToken: token, SpecHash: hash,
+	}
+}
+
+// Create prepares a sandbox up to its runtime's "created": Start only has to let init
+// run. A step that has begun is not cut off by the context, which would leave it
+// half-done; it has a deadline of its own.
+func (d *Driver) Create(ctx context.Context, spec sandbox.Spec) error {
+	if err := checkID(spec.ID); err != nil {
+		return err
+	}
+	image, err := d.imageOf(ctx, spec.Spec.GetImage())
+	if err != nil {
+		return err
+	}
+	b, err := d.plan(spec, image)
+	if err != nil {
+		return err
+	}
+	n := newNote(spec, b.args[0])
+	if err := d.makeDir(spec.ID, n); err != nil {
+		return err
+	}
+	err = d.build(ctx, spec, n, image, b)
+	if err == nil {
+		err = ctx.Err()
+	}
+	if err == nil {
+		return nil
+	}
+	clean, cancel := own(ctx, removeMax)
+	defer cancel()
+	if removal := d.Remove(clean, spec.ID); removal != nil {
+		err = errors.Join(err, removal)
+	}
+	return startError(spec.ID, err)
+}
+
+// imageOf finds the image, which must have been imported.
+func (d *Driver) imageOf(ctx context.Context, typed string) (images.Details, error) {
+	if typed == "" {
+		return images.Details{}, sandbox.Permanentf(recordv1.Reason_REASON_START_ERROR, "the run names no image")
+	}
+	name, err := images.Normalize(typed)
+	if err != nil {
+		return images.Details{}, sandbox.Permanentf(recordv1.Reason_REASON_IMAGE_NOT_FOUND, "%s", err)
+	}
+	details, err := d.store.Describe(ctx, name)
+	switch {
+	case err == nil:
+		return details, nil
+	case records.ClassOf(err) == records.ClassNotFound:
+		return images.Details{}, sandbox.Permanentf(recordv1.Reason_REASON_IMAGE_NOT_FOUND, "image %s is not on this node: import it with \"errand image import\"", name)
+	case records.ClassOf(err) == records.ClassInvalid:
+		return images.Details{}, sandbox.Permanentf(recordv1.Reason_REASON_IMAGE_NOT_FOUND, "image %s makes no sense: import it again", name)
+	case ctx.Err() != nil:
+		return images.Details{}, records.Errorf(records.ClassDeadline, "look up image %s: %w", name, ctx.Err())
+	}
+	return images.Details{}, sandbox.Transientf(recordv1.Reason_REASON_START_ERROR, "look up image %s: %s", name, cause(err))
+}
+
+// plan fills in the image's defaults and checks all that can be checked without
+// touching anything.
+func (d *Driver) plan(spec sandbox.Spec, image images.Details) (blueprint, error) {
+	run := spec.Spec
+	b := blueprint{
+		args:       argumentsOf(run.GetCommand(), image.Config.Entrypoint, image.Config.Cmd),
+		readOnly:   run.GetReadOnlyRoot(),
+		createdDir: "/",
+	}
+	var err error
+	if b.limits, err = limitsOf(run, d.config.PidsLimit); err != nil {
+		return b, err
+	}
+	dir, err := workingDirOf(run.GetWorkingDir(), image.Config.WorkingDir)
+	if err != nil {
+		return b, err
+	}
+	if run.GetWorkingDir() != "" {
+		b.enteredDir = dir
+	} else {
+		b.createdDir = dir
+	}
+	return b, checkCommand(b.args, mergeEnvironment(image.Config.Env, run.GetEnv(), ""))
+}
+
+// build makes lease, snapshot, container and task, in this order.
+func (d *Driver) build(ctx context.Context, spec sandbox.Spec, n note, image images.Details, b blueprint) error {
+	if err := os.MkdirAll(spec.LogDir, 0o700); err != nil {
+		return fmt.Errorf("log directory: %w", err)
+	}
+	labels := n.labels()
+	step, cancel := own(ctx, createMax)
+	defer cancel()
+	lease, err := d.leases.Create(step, leases.WithID(spec.ID), leases.WithLabels(labels))
+	if err != nil {
+		return filtered(err, "lease of", spec.ID)
+	}
+	step = leases.WithLease(step, lease.ID)
+	mounts, err := d.prepare(step, spec.ID, image, labels)
+	if err != nil {
+		return err
+	}
+	words := spec.Spec.GetUser()
+	if words == "" {
+		words = image.Config.User
+	}
+	if b.account, err = d.accountOf(step, words, image, mounts); err != nil {
+		return err
+	}
+	b.env = mergeEnvironment(image.Config.Env, spec.Spec.GetEnv(), b.account.home)
+	if err := status.Create(d.statusPath(spec.ID), int(b.account.uid), int(b.account.gid)); err != nil {
+		return err
+	}
+	oci, err := d.ociSpec(spec.ID, d.parent.Group(spec.ID).Path(), b)
+	if err != nil {
+		return err
+	}
+	if err := d.record(step, spec.ID, image, labels, oci); err != nil {
+		return err
+	}
+	return d.newTask(ctx, spec, mounts)
+}
+
+// prepare makes the sandbox's own layer. Where the image's layers are not unpacked for
+// this snapshotter they are first.
+func (d *Driver) prepare(ctx context.Context, id string, image images.Details, labels map[string]string) ([]mount.Mount, error) {
+	mounts, err := d.snapshot.Prepare(ctx, id, image.ChainID, snapshots.WithLabels(labels))
+	if errdefs.IsNotFound(err) {
+		if err := d.store.Unpack(ctx, image.Name); err != nil {
+			return nil, filtered(err, "unpack the image of", id)
+		}
+		mounts, err = d.snapshot.Prepare(ctx, id, image.ChainID, snapshots.WithLabels(labels))
+	}
+	if err != nil {
+		return nil, filtered(err, "snapshot of", id)
+	}
+	return mounts, nil
+}
+
+func (d *Driver) record(ctx context.Context, id string, image images.Details, labels map[string]string, spec *specs.Spec) error {
+	encoded, err := typeurl.MarshalAny(spec)
+	if err != nil {
+		return fmt.Errorf("encode the spec of %s: %s", id, "it can not be written as JSON")
+	}
+	_, err = d.client.ContainerService().Create(ctx, containers.Container{
+		ID: id, Labels: labels, Image: image.Name, Spec: encoded,
+		Runtime: containers.RuntimeInfo{Name: d.config.Runtime}, Snapshotter: d.config.Snapshotter, SnapshotKey: id,
+	})
+	if err != nil {
+		return filtered(err, "container", id)
+	}
+	return nil
+}
+
+// newTask makes shim, logger and the runtime's container.
+func (d *Driver) newTask(ctx context.Context, spec sandbox.Spec, mounts []mount.Mount) error {
+	output, err := d.logURI(spec)
+	if err != nil {
+		return err
+	}
+	request := &tasks.CreateTaskRequest{ContainerID: spec.ID, Stdout: output, Stderr: output}
+	for _, m := range mounts {
+		request.Rootfs = append(request.Rootfs, &types.Mount{Type: m.Type, Source: m.Source, Target: m.Target, Options: m.Options})
+	}
+	step, cancel := own(ctx, taskMax)
+	defer cancel()
+	if _, err := d.client.TaskService().Create(step, request); err != nil {
+		return filtered(err, "create", spec.ID)
+	}
+	return nil
+}
+
+// logURI names our logger to the shim, which starts it with the command's pipes.
+func (d *Driver) logURI(spec sandbox.Spec) (string, error) {
+	config, err := logger.Config{
+		Dir: spec.LogDir, RunDir: d.dir(spec.ID), SegmentBytes: d.config.LogSegmentBytes, Segments: d.config.LogSegments,
+	}.Encode()
+	if err != nil {
+		return "", err
+	}
+	uri := url.URL{Scheme: "binary", Path: d.config.Init, RawQuery: url.Values{"log": {config}}.Encode()}
+	return uri.String(), nil
+}
+
+// startError puts a failure before the start into the contract's words: what is not
+// known to be permanent is tried again until the start deadline.
+func startError(id string, err error) error {
+	var known *sandbox.StartError
+	switch {
+	case errors.As(err, &known):
+		return known
+	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
+		return records.Errorf(records.ClassDeadline, "create sandbox %s: %w", id, err)
+	case records.ClassOf(err) == records.ClassUnavailable:
+		return sandbox.Transientf(recordv1.Reason_REASON_START_ERROR, "containerd can not be reached")
+	case errors.Is(err, fs.ErrPermission), errors.Is(err, fs.ErrNotExist):
+		return sandbox.Transientf(recordv1.Reason_REASON_START_ERROR, "the node's data directory: %s", cause(err))
+	}
+	return sandbox.Transientf(recordv1.Reason_REASON_START_ERROR, "the sandbox could not be created: %s", cause(err))
+}

@@ -1,0 +1,217 @@
+package containerd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"sync"
+	"time"
+
+	client "github.com/containerd/containerd/v2/client"
+	"github.com/containerd/containerd/v2/core/leases"
+	"github.com/containerd/containerd/v2/core/snapshots"
+	"github.com/containerd/errdefs"
+	"github.com/opencontainers/runtime-spec/specs-go"
+	"go.uber.org/zap"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
+
+	"github.com/errand-run/errand/cluster/records"
+	"github.com/errand-run/errand/nodes/sandbox"
+	"github.com/errand-run/errand/nodes/sandbox/cgroup"
+	"github.com/errand-run/errand/nodes/sandbox/containerd/images"
+)
+
+// Name is the driver's word in a run's spec.
+const Name = "containerd"
+
+// The defaults of Config.
+const (
+	NamespaceDefault = "errand"
+	RuntimeDefault   = "io.containerd.runc.v2"
+	PidsLimitDefault = 4096
+)
+
+// Deadlines of single operations. They are longer than the operations ever take on a
+// machine that works, and end the ones that hang.
+const (
+	// createMax bounds one step of preparing: a database write, a snapshot.
+	createMax = 30 * time.Second
+	// taskMax bounds NewTask and Start: the shim, runc and the kernel at work.
+	taskMax = 60 * time.Second
+	// askMax bounds a question to one task, whose shim may hang.
+	askMax = 5 * time.Second
+	// dialMax bounds the pause between two tries to reach containerd.
+	dialMax = time.Second
+)
+
+// Config says which containerd to use, and how.
+type Config struct {
+	// Address is containerd's socket.
+	Address string
+	// Namespace keeps ours apart from others' containers and images. Default
+	// NamespaceDefault.
+	Namespace string
+	// NodeUUID marks what is ours. Required.
+	NodeUUID string
+	// Dir holds a directory for each sandbox. It must outlive the daemon. Required.
+	Dir string
+	// Init is the path of the sandbox-init binary (package guest). Required.
+	Init string
+	// Snapshotter. Default images.SnapshotterDefault.
+	Snapshotter string
+	// Runtime is containerd's word for it. Default RuntimeDefault.
+	Runtime string
+	// PidsLimit is for runs that set none. Default PidsLimitDefault.
+	PidsLimit int64
+	// LogSegmentBytes and LogSegments bound a sandbox's log; 0 means the defaults of
+	// package logs.
+	LogSegmentBytes int64
+	LogSegments     int
+	// Log hears of what an operator must know. Default: nobody.
+	Log *zap.Logger
+}
+
+// Driver runs sandboxes in containerd. It implements sandbox.Driver.
+type Driver struct {
+	config   Config
+	client   *client.Client
+	store    *images.Store
+	snapshot snapshots.Snapshotter
+	leases   leases.Manager
+	parent   *cgroup.Parent
+	log      *zap.Logger
+
+	template func() (*specs.Spec, error)
+	users    sync.Map // userKey -> *account
+	exits    sync.Map // sandbox id -> sandbox.Exit, once it was judged
+
+	open  context.Context // ends with Close, and every Wait with it
+	close context.CancelFunc
+}
+
+var _ sandbox.Driver = (*Driver)(nil)
+
+// New returns a driver for a containerd that answers. The context bounds the wait for
+// its first answer.
+func New(ctx context.Context, config Config) (*Driver, error) {
+	if config.Address == "" || config.NodeUUID == "" || config.Init == "" || config.Dir == "" {
+		return nil, errors.New("containerd driver: address, node uuid, directory and init are required")
+	}
+	config = withDefaults(config)
+	var err error
+	if config.Dir, err = filepath.Abs(config.Dir); err != nil {
+		return nil, fmt.Errorf("containerd driver: %w", err)
+	}
+	if _, err := os.Stat(config.Init); err != nil {
+		return nil, fmt.Errorf("containerd driver: sandbox-init: %w", err)
+	}
+	if err := os.MkdirAll(config.Dir, 0o711); err != nil {
+		return nil, fmt.Errorf("containerd driver: %w", err)
+	}
+	parent, err := cgroup.Open(cgroup.Root, cgroup.ParentName(config.NodeUUID))
+	if err != nil {
+		return nil, fmt.Errorf("containerd driver: %w", err)
+	}
+	c, err := client.New(config.Address, client.WithDefaultNamespace(config.Namespace), client.WithTimeout(dialMax),
+		client.WithExtraDialOpts([]grpc.DialOption{grpc.WithConnectParams(grpc.ConnectParams{
+			Backoff:           backoff.Config{BaseDelay: 50 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: dialMax},
+			MinConnectTimeout: dialMax,
+		})}))
+	if err != nil {
+		return nil, fmt.Errorf("containerd driver: %w", err)
+	}
+	d := &Driver{
+		config: config, client: c, parent: parent, log: config.Log,
+		store:    images.New(c, images.Config{Snapshotter: config.Snapshotter}),
+		snapshot: c.SnapshotService(config.Snapshotter), leases: c.LeasesService(),
+		template: sync.OnceValues(func() (*specs.Spec, error) { return newTemplate(config.Namespace) }),
+	}
+	d.open, d.close = context.WithCancel(context.Background())
+	if err := d.greet(ctx); err != nil {
+		d.close()
+		_ = c.Close()
+		return nil, err
+	}
+	return d, nil
+}
+
+func withDefaults(config Config) Config {
+	if config.Namespace == "" {
+		config.Namespace = NamespaceDefault
+	}
+	if config.Snapshotter == "" {
+		config.Snapshotter = images.SnapshotterDefault
+	}
+	if config.Runtime == "" {
+		config.Runtime = RuntimeDefault
+	}
+	if config.PidsLimit <= 0 {
+		config.PidsLimit = PidsLimitDefault
+	}
+	if config.Log == nil {
+		config.Log = zap.NewNop()
+	}
+	return config
+}
+
+// greet makes sure that containerd answers, that our namespace exists and that the
+// snapshotter is one that it has.
+func (d *Driver) greet(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, createMax)
+	defer cancel()
+	if _, err := d.client.Version(ctx); err != nil {
+		return records.Errorf(classOf(err), "containerd at %s does not answer: %w", d.config.Address, err)
+	}
+	err := d.client.NamespaceService().Create(ctx, d.config.Namespace, nil)
+	if err != nil && !errdefs.IsAlreadyExists(err) {
+		return records.Errorf(classOf(err), "containerd namespace %s: %w", d.config.Namespace, err)
+	}
+	if _, err := d.snapshot.Stat(ctx, "errand-snapshotter-probe"); err != nil && !errdefs.IsNotFound(err) {
+		return records.Errorf(classOf(err), "containerd's snapshotter %s: %w", d.config.Snapshotter, err)
+	}
+	return nil
+}
+
+// Name returns the driver's word.
+func (d *Driver) Name() string { return Name }
+
+// Images returns the images that sandboxes can be made of.
+func (d *Driver) Images() *images.Store { return d.store }
+
+// Idle tells whether no sandbox is left, which is when a private containerd may be
+// stopped with the daemon.
+func (d *Driver) Idle(ctx context.Context) (bool, error) {
+	found, err := d.List(ctx)
+	return len(found) == 0, err
+}
+
+// Close releases the connection. Sandboxes go on.
+func (d *Driver) Close() error {
+	d.close()
+	removeParents(d.parent.Name())
+	if err := d.client.Close(); err != nil {
+		return fmt.Errorf("close the containerd driver: %w", err)
+	}
+	return nil
+}
+
+// own returns a context that the caller's cancellation does not reach, with a
+// deadline of its own: what has begun at the runtime is not left half-done.
+func own(ctx context.Context, limit time.Duration) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(context.WithoutCancel(ctx), limit)
+}
+
+// idForm is the form of a sandbox's id (records.SandboxID); nothing else becomes part
+// of a path.
+var idForm = regexp.MustCompile(`^[a-z0-9][a-z0-9-]{0,75}$`)
+
+func checkID(id string) error {
+	if !idForm.MatchString(id) {
+		return records.Errorf(records.ClassInvalid, "%.80q is not a sandbox id", id)
+	}
+	return nil
+}

@@ -1,0 +1,89 @@
+package containerd
+
+import (
+	"context"
+	"errors"
+	"strings"
+
+	"github.com/containerd/errdefs"
+	"github.com/containerd/errdefs/pkg/errgrpc"
+
+	"github.com/errand-run/errand/cluster/records"
+)
+
+// causes are the words of the runtime that may be shown. What runc and containerd
+// say may quote the environment, so nothing of it passes but these, which are the
+// texts of the kernel and of the runtimes themselves.
+var causes = []string{
+	"no space left on device",
+	"disk quota exceeded",
+	"read-only file system",
+	"cannot allocate memory",
+	"out of memory",
+	"too many open files",
+	"resource temporarily unavailable",
+	"resource busy",
+	"input/output error",
+	"structure needs cleaning",
+	"operation not permitted",
+	"permission denied",
+	"container init exited prematurely",
+	"unable to apply cgroup configuration",
+	"unable to start init",
+	"error mounting",
+	"seccomp",
+	"overlayfs",
+	"parent snapshot",
+	"connection refused",
+	"ttrpc: closed",
+	"signal: killed",
+	"context deadline exceeded",
+	"executable file not found",
+}
+
+// cause returns what may be shown of a runtime's error.
+func cause(err error) string {
+	text := strings.ToLower(err.Error())
+	var found []string
+	for _, phrase := range causes {
+		if strings.Contains(text, phrase) {
+			found = append(found, phrase)
+		}
+	}
+	if len(found) == 0 {
+		return "the runtime gave no cause that may be shown"
+	}
+	return strings.Join(found, ", ")
+}
+
+// native turns what a service of containerd answered into its own error classes.
+func native(err error) error {
+	if err == nil {
+		return nil
+	}
+	return errgrpc.ToNative(err)
+}
+
+// classOf gives an error of containerd one of our classes.
+func classOf(err error) records.Class {
+	err = native(err)
+	switch {
+	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded), errdefs.IsCanceled(err), errdefs.IsDeadlineExceeded(err):
+		return records.ClassDeadline
+	case errdefs.IsUnavailable(err):
+		return records.ClassUnavailable
+	case errdefs.IsNotFound(err):
+		return records.ClassNotFound
+	case errdefs.IsAlreadyExists(err), errdefs.IsConflict(err):
+		return records.ClassConflict
+	case errdefs.IsInvalidArgument(err):
+		return records.ClassInvalid
+	}
+	return records.ClassInternal
+}
+
+// filtered makes an error of an operation that holds nothing of the runtime's own
+// text but its cause. It wraps nothing: whoever unwraps it must not find the text.
+func filtered(err error, what, id string) error {
+	return records.Errorf(classOf(err), "%s %s: %s", what, id, cause(err))
+}

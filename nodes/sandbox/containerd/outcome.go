@@ -1,0 +1,120 @@
+package containerd
+
+import (
+	"fmt"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	recordv1 "github.com/errand-run/errand/messages/errand/record/v1"
+	"github.com/errand-run/errand/nodes/sandbox"
+	"github.com/errand-run/errand/nodes/sandbox/guest"
+	"github.com/errand-run/errand/nodes/sandbox/guest/status"
+)
+
+// The witnesses of an end, as Exit.Source names them.
+const (
+	sourceBoth = "both"
+	sourceInit = "init"
+	sourceShim = "shim"
+)
+
+// codeKilled is what the shim says of a process that SIGKILL ended.
+const codeKilled = 128 + int(unix.SIGKILL)
+
+// initNeverRan is said of a sandbox whose init ended without a word.
+const initNeverRan = "the command was not started: its arguments and environment are too large, or the sandbox's init could not run"
+
+// testimony is what is known of a sandbox whose main process has ended, before
+// anyone judges it.
+type testimony struct {
+	// file is what init left. malformed means that the file could not be believed:
+	// the command may write to it.
+	file      status.Status
+	malformed bool
+	// code is the shim's, nil when the shim was lost and nobody else saw the end.
+	code *int
+	// at is the shim's exit time.
+	at time.Time
+	// gone tells that no process of the sandbox is left. It is always so where the
+	// shim has a code.
+	gone bool
+	// oomKills counts the processes of the sandbox that the kernel killed for want of
+	// memory.
+	oomKills int
+	// command and workingDir are named where the command could not be executed.
+	command, workingDir string
+}
+
+// outcome judges. Every row of the table is one case, and no row makes up a code:
+//
+//	status file          shim    outcome
+//	exec-failed          any     the command never ran: reason by errno, no code
+//	exited, signaled     same    the code, seen by both
+//	exited, signaled     lost    init's code, if the process is known to be gone
+//	empty                a code  init never ran (the shim's code is runc's): no code
+//	starting, running    137     init was killed, and all with it: signal 9
+//	any other            a code  they disagree: the shim's code
+//	any other            lost    nobody saw the end: no code
+//
+// disagree tells that file and shim contradict each other, which has a fault or a
+// command that wrote to its own status file behind it.
+func outcome(t testimony) (exit sandbox.Exit, disagree bool) {
+	exit = sandbox.Exit{StartedAt: t.file.StartedAt, At: t.at}
+	if exit.At.IsZero() {
+		exit.At = t.file.At
+	}
+	switch state := t.file.State; {
+	case t.malformed && t.code != nil:
+		return withCode(exit, *t.code, 0, sourceShim, t.oomKills), true
+	case t.malformed:
+		return lost(exit), false
+	case state == status.ExecFailed:
+		exit.At, exit.StartedAt = t.file.At, time.Time{}
+		failure := guest.StartError(t.file, t.command, t.workingDir)
+		exit.Reason, exit.Message = failure.Reason, failure.Message
+		exit.Source = sourceInit
+		return exit, false
+	case t.code == nil && t.gone && (state == status.Exited || state == status.Signaled):
+		exit.At = t.file.At
+		return withCode(exit, t.file.ExitCode(), signalOf(t.file), sourceInit, t.oomKills), false
+	case t.code == nil:
+		return lost(exit), false
+	case state == status.Empty:
+		exit.Reason, exit.Message = recordv1.Reason_REASON_START_ERROR, initNeverRan
+		exit.Source = sourceShim
+		return exit, false
+	case (state == status.Exited || state == status.Signaled) && t.file.ExitCode() == *t.code:
+		exit.At = t.file.At
+		return withCode(exit, *t.code, signalOf(t.file), sourceBoth, t.oomKills), false
+	case (state == status.Starting || state == status.Running) && *t.code == codeKilled:
+		return withCode(exit, *t.code, int32(unix.SIGKILL), sourceShim, t.oomKills), false
+	}
+	return withCode(exit, *t.code, 0, sourceShim, t.oomKills), true
+}
+
+func signalOf(file status.Status) int32 {
+	if file.State == status.Signaled {
+		return int32(file.Value) //nolint:gosec // 1 to 64
+	}
+	return 0
+}
+
+func lost(exit sandbox.Exit) sandbox.Exit {
+	exit.Reason, exit.Message = recordv1.Reason_REASON_SANDBOX_LOST, "the sandbox was lost: nobody saw how its command ended"
+	return exit
+}
+
+func withCode(exit sandbox.Exit, code int, signal int32, source string, oomKills int) sandbox.Exit {
+	observed := int32(code) //nolint:gosec // 0 to 255
+	exit.Code, exit.Signal, exit.Source = &observed, signal, source
+	switch {
+	case oomKills == 0:
+	case signal == int32(unix.SIGKILL):
+		exit.OOMKilled = true
+	default:
+		// A child's death for want of memory is no cause of the command's own end.
+		exit.Message = fmt.Sprintf("the kernel killed %d processes of the sandbox for want of memory", oomKills)
+	}
+	return exit
+}

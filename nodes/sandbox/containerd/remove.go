@@ -1,0 +1,277 @@
+package containerd
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	tasks "github.com/containerd/containerd/api/services/tasks/v1"
+	"github.com/containerd/containerd/v2/core/leases"
+	"github.com/containerd/errdefs"
+	"go.uber.org/zap"
+	"golang.org/x/sys/unix"
+
+	"github.com/errand-run/errand/cluster/records"
+	"github.com/errand-run/errand/nodes/logs"
+	"github.com/errand-run/errand/nodes/logs/logger"
+	"github.com/errand-run/errand/nodes/sandbox/guest/pid"
+)
+
+const (
+	// removeMax bounds the removal of what a failed Create left.
+	removeMax = 2 * time.Minute
+	// deleteMax is how long a shim may take to delete its task before its logger, and
+	// then itself, is killed.
+	deleteMax = 5 * time.Second
+	// clearMax is how long containerd may take to clear up after a shim that was killed.
+	clearMax = 10 * time.Second
+	// recordMax bounds the removal of one record.
+	recordMax = 15 * time.Second
+	// groupMax bounds the removal of cgroup directories.
+	groupMax = 2 * time.Second
+
+	// Where shims and runc keep what is theirs, whichever containerd they belong to.
+	shimSocketDir = "/run/containerd/s"
+	runcRoot      = "/run/containerd/runc"
+)
+
+// Flush has the logger write the log to its end. Where the logger is lost the log gets
+// an end mark that says "incomplete", for readers who wait for one.
+func (d *Driver) Flush(ctx context.Context, id string) (bool, error) {
+	n, err := d.readNote(id)
+	if records.ClassOf(err) == records.ClassNotFound {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	complete, err := logger.Flush(ctx, d.dir(id))
+	if err == nil {
+		return complete, nil
+	}
+	if !errors.Is(err, logger.ErrNoLogger) {
+		if ctx.Err() != nil {
+			return false, records.Errorf(records.ClassDeadline, "sandbox %s: %w", id, err)
+		}
+		d.log.Warn("a sandbox's logger does not answer, it is killed", zap.String("sandbox", id), zap.Error(err))
+		d.killLogger(id)
+	}
+	return d.seal(ctx, id, n.LogDir)
+}
+
+// seal returns what the end mark of a log without a logger says, and writes one where
+// there is none.
+func (d *Driver) seal(ctx context.Context, id, dir string) (bool, error) {
+	if dir == "" {
+		return false, nil
+	}
+	reader, err := logs.OpenReader(dir, logs.Options{Tail: 1})
+	if err != nil {
+		return false, fmt.Errorf("flush sandbox %s: %w", id, err)
+	}
+	for err == nil {
+		_, err = reader.Next(ctx)
+	}
+	end, sealed := reader.End()
+	if err := reader.Close(); err != nil {
+		return false, fmt.Errorf("flush sandbox %s: %w", id, err)
+	}
+	if ctx.Err() != nil {
+		return false, records.Errorf(records.ClassDeadline, "flush sandbox %s: %w", id, ctx.Err())
+	}
+	if sealed {
+		return end.Complete, nil
+	}
+	writer, err := logs.Create(dir, logs.WriterOptions{SegmentBytes: d.config.LogSegmentBytes, Segments: d.config.LogSegments})
+	if err != nil {
+		return false, fmt.Errorf("flush sandbox %s: %w", id, err)
+	}
+	writer.End(false)
+	writer.Close()
+	return false, nil
+}
+
+// killLogger kills the logger that the sandbox's directory names.
+func (d *Driver) killLogger(id string) {
+	content, err := os.ReadFile(filepath.Join(d.dir(id), logger.PIDFile))
+	if err != nil {
+		return
+	}
+	if ref, err := pid.Parse(string(content)); err == nil {
+		_ = ref.Signal(unix.SIGKILL)
+	}
+}
+
+// Remove removes all that a sandbox left but its log: task, shim, container, snapshot,
+// lease, cgroups, files. Each step has a deadline of its own; a hung logger or shim is
+// killed. It may be repeated, and goes on where it stopped.
+func (d *Driver) Remove(ctx context.Context, id string) error {
+	if err := checkID(id); err != nil {
+		return err
+	}
+	if err := d.removeTask(ctx, id); err != nil {
+		return err
+	}
+	if err := d.removeRecords(ctx, id); err != nil {
+		return err
+	}
+	step, cancel := own(ctx, groupMax)
+	defer cancel()
+	if err := d.parent.Group(id).Remove(step); err != nil {
+		return records.Errorf(records.ClassUnavailable, "remove sandbox %s: %w", id, err)
+	}
+	removeGroups(d.parent.Name(), id)
+	if err := os.RemoveAll(d.dir(id)); err != nil {
+		return fmt.Errorf("remove sandbox %s: %w", id, err)
+	}
+	d.exits.Delete(id)
+	return nil
+}
+
+// removeTask ends what runs and deletes the task, with growing force.
+func (d *Driver) removeTask(ctx context.Context, id string) error {
+	var last error
+	for _, force := range []func(){
+		func() {},
+		func() { d.killProcesses(ctx, id) },
+		func() { d.killProcesses(ctx, id); d.killLogger(id) },
+		func() { d.killShims(id) },
+	} {
+		if ctx.Err() != nil {
+			return records.Errorf(records.ClassDeadline, "remove sandbox %s: %w", id, ctx.Err())
+		}
+		force()
+		last = d.deleteTask(ctx, id)
+		switch {
+		case last == nil:
+			return nil
+		case errdefs.IsUnavailable(last):
+			return filtered(last, "remove sandbox", id)
+		case errdefs.IsNotFound(last):
+			return d.clearOrphans(ctx, id)
+		}
+	}
+	step, cancel := own(ctx, clearMax)
+	defer cancel()
+	tick := time.NewTicker(rehear)
+	defer tick.Stop()
+	for {
+		_, err := d.ask(step, id)
+		if errdefs.IsNotFound(err) {
+			return d.clearOrphans(ctx, id)
+		}
+		select {
+		case <-step.Done():
+			return records.Errorf(records.ClassUnavailable, "remove sandbox %s: its task can not be deleted: %s", id, cause(last))
+		case <-tick.C:
+		}
+	}
+}
+
+func (d *Driver) deleteTask(ctx context.Context, id string) error {
+	step, cancel := own(ctx, deleteMax)
+	defer cancel()
+	_, err := d.client.TaskService().Delete(step, &tasks.DeleteTaskRequest{ContainerID: id})
+	return native(err)
+}
+
+func (d *Driver) killProcesses(ctx context.Context, id string) {
+	step, cancel := own(ctx, deleteMax)
+	defer cancel()
+	_, _ = d.parent.Group(id).Kill(step)
+}
+
+// clearOrphans removes what a task leaves that containerd no longer knows: processes,
+// shims, the runtime's state, a socket.
+func (d *Driver) clearOrphans(ctx context.Context, id string) error {
+	if _, err := os.Stat(d.dir(id)); err != nil && !d.parent.Group(id).Exists() && len(d.shims(id)) == 0 {
+		return nil
+	}
+	d.killShims(id)
+	step, cancel := own(ctx, clearMax)
+	defer cancel()
+	if _, err := d.parent.Group(id).Kill(step); err != nil {
+		return records.Errorf(records.ClassUnavailable, "remove sandbox %s: %w", id, err)
+	}
+	d.killLogger(id)
+	sum := sha256.Sum256([]byte(filepath.Join(d.config.Address, d.config.Namespace, id)))
+	_ = os.Remove(filepath.Join(shimSocketDir, hex.EncodeToString(sum[:])))
+	_ = os.RemoveAll(filepath.Join(runcRoot, d.config.Namespace, id))
+	return nil
+}
+
+// killShims kills the shims of a sandbox and waits until they are gone; containerd
+// then clears their mounts and directories.
+func (d *Driver) killShims(id string) {
+	for _, shim := range d.shims(id) {
+		pidfd, err := shim.Open()
+		if err != nil {
+			continue
+		}
+		_ = unix.PidfdSendSignal(pidfd, unix.SIGKILL, nil, 0)
+		// A pidfd is readable once its process has ended.
+		_, _ = unix.Poll([]unix.PollFd{{Fd: int32(pidfd), Events: unix.POLLIN}}, int(deleteMax.Milliseconds())) //nolint:gosec // a descriptor
+		_ = unix.Close(pidfd)
+	}
+}
+
+// shims finds the shims of a sandbox by their arguments: containerd of our address, our
+// namespace, this id.
+func (d *Driver) shims(id string) []pid.Ref {
+	entries, err := os.ReadDir("/proc")
+	if err != nil {
+		return nil
+	}
+	var found []pid.Ref
+	for _, entry := range entries {
+		number, err := strconv.Atoi(entry.Name())
+		if err != nil {
+			continue
+		}
+		content, err := os.ReadFile(filepath.Join("/proc", entry.Name(), "cmdline"))
+		if err != nil {
+			continue
+		}
+		args := strings.Split(string(content), "\x00")
+		if !strings.Contains(filepath.Base(args[0]), "containerd-shim") || value(args, "-namespace") != d.config.Namespace ||
+			value(args, "-id") != id || value(args, "-address") != d.config.Address {
+			continue
+		}
+		if ref, err := pid.Of(number); err == nil {
+			found = append(found, ref)
+		}
+	}
+	return found
+}
+
+func value(args []string, name string) string {
+	for i := range len(args) - 1 {
+		if args[i] == name {
+			return args[i+1]
+		}
+	}
+	return ""
+}
+
+// removeRecords removes container, snapshot and lease.
+func (d *Driver) removeRecords(ctx context.Context, id string) error {
+	step, cancel := own(ctx, recordMax)
+	defer cancel()
+	if err := d.client.ContainerService().Delete(step, id); err != nil && !errdefs.IsNotFound(err) {
+		return filtered(err, "remove the container of sandbox", id)
+	}
+	if err := d.snapshot.Remove(step, id); err != nil && !errdefs.IsNotFound(err) {
+		return filtered(err, "remove the snapshot of sandbox", id)
+	}
+	if err := d.leases.Delete(step, leases.Lease{ID: id}); err != nil && !errdefs.IsNotFound(err) {
+		return filtered(err, "remove the lease of sandbox", id)
+	}
+	return nil
+}
