@@ -42,7 +42,9 @@ func (w *world) act(a int) {
 	case 0, 1, 2, 3:
 		w.commit(i, 3+how%4)
 	case 4:
-		w.commit(i, how/2%3)
+		if how%8 < 4 {
+			w.commit(i, how/2%3)
+		}
 	case 5, 6, 7:
 		w.deliverToRun(i, how/2)
 	case 8, 9, 10:
@@ -54,21 +56,22 @@ func (w *world) act(a int) {
 	case 13:
 		n.start()
 	case 14:
-		n.exit(int32(how/2%4) - 1)
+		if how%8 >= 4 {
+			return
+		}
+		n.exit(int32(how/16%4) - 1)
 	case 15:
 		n.report(how%3 == 0)
 	case 16:
-		if how%8 < 3 {
-			n.refuseToStart(how%16 == 0)
-		}
+		n.refuseToStart(how%16 == 0)
 	case 17:
-		if how%5 == 0 {
+		if how%16 == 0 {
 			w.canceled = true
-			w.step(i, actors.Received{Message: &actorv1.Cancel{Run: testID, By: "ann", Force: how%2 == 0}, From: "caller"})
+			w.step(i, actors.Received{Message: &actorv1.Cancel{Run: testID, By: "ann", Force: how%32 == 0}, From: "caller"})
 		}
 		w.land(how)
 	case 18:
-		w.pass(time.Duration(how%5_000) * time.Millisecond)
+		w.pass(time.Duration(how%1_200) * time.Millisecond)
 	default:
 		switch how % 4 {
 		case 0:
