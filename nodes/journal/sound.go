@@ -1,38 +1,49 @@
 package journal
 
 import (
+	"errors"
 	"fmt"
+	"io/fs"
 	"runtime/debug"
 
 	bolt "go.etcd.io/bbolt"
+	bolterrors "go.etcd.io/bbolt/errors"
 )
 
-// openSound opens the file and reads all of it once, so that damage shows now and
-// as an error. bbolt maps the file: reading past a torn end is a fault of the
-// processor, which is caught here and only here.
-func openSound(path string) (db *bolt.DB, err error) {
-	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
-	var opened *bolt.DB
-	defer func() {
-		if r := recover(); r != nil {
-			// The file stays mapped: closing it could fault again.
-			db, err = nil, fmt.Errorf("open journal %s: %w: %v", path, ErrDamaged, r)
-		}
-	}()
-	opened, err = bolt.Open(path, fileMode, options())
-	if err != nil {
-		return nil, fmt.Errorf("open journal %s: %w: %w", path, ErrDamaged, err)
-	}
-	if err := check(opened); err != nil {
-		_ = opened.Close()
+// openSound reads all of the file once before it opens it for good, so that
+// damage shows now and as an error: what bbolt does when it opens a file for
+// writing would find the damage on a goroutine of its own and end the process.
+func openSound(path string) (*bolt.DB, error) {
+	if err := check(path); err != nil {
 		return nil, fmt.Errorf("open journal %s: %w", path, err)
 	}
-	return opened, nil
+	db, err := bolt.Open(path, fileMode, options())
+	if err != nil {
+		return nil, fmt.Errorf("open journal %s: %w", path, err)
+	}
+	return db, nil
 }
 
-func check(db *bolt.DB) error {
-	if _, err := read(db); err != nil {
+// check reads the file without the right to change it. bbolt maps it and trusts
+// what it finds: a bad page is a panic there, and reading past a torn end is a
+// fault of the processor. Both are caught here and only here.
+func check(path string) (err error) {
+	readOnly := options()
+	readOnly.ReadOnly = true
+	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
+	defer func() {
+		if r := recover(); r != nil {
+			err = fmt.Errorf("%w: %v", ErrDamaged, r)
+		}
+	}()
+	db, err := bolt.Open(path, fileMode, readOnly)
+	switch {
+	case errors.Is(err, fs.ErrPermission), errors.Is(err, bolterrors.ErrTimeout):
 		return err
+	case err != nil:
+		return fmt.Errorf("%w: %w", ErrDamaged, err)
 	}
-	return nil
+	defer func() { err = errors.Join(err, db.Close()) }()
+	_, err = read(db)
+	return err
 }
