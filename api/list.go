@@ -254,7 +254,7 @@ func (s *runService) listFinished(ctx context.Context, p *page, at cursor) (curs
 		return at, false, err
 	}
 	// Few streams are read a page at a time, many a few entries at a time.
-	chunk := int64(max(4, min(p.size+1, 2*p.size/max(len(all), 1))))
+	chunk := int64(max(4, min(p.size+1, 4*p.size/max(len(all), 1))))
 	if err := s.refill(ctx, all, chunk); err != nil {
 		return at, false, err
 	}
