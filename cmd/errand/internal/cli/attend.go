@@ -100,7 +100,7 @@ func (t *attendance) create(ctx context.Context, interrupts <-chan os.Signal, re
 			defer timer.Stop()
 		case got := <-answers:
 			if errors.Is(got.err, errLeft) {
-				f := broken("interrupted", "interrupted before %s answered: whether the run was created is not known", t.c.address)
+				f := broken(codeInterrupted, "interrupted before %s answered: whether the run was created is not known", t.c.address)
 				f.exit = ExitCanceled
 				f.hint = "'errand runs' shows it if it was."
 				return nil, true, f
@@ -151,7 +151,7 @@ func (t *attendance) cancel(ctx context.Context, id string) {
 // watch shows the output of the run and returns the exit code for its outcome.
 func (t *attendance) watch(ctx context.Context, run *errandv1.Run) (int, error) {
 	id := run.GetId()
-	attempt, logErr := t.show(ctx, id, 0)
+	shown, logErr := t.show(ctx, id, 0)
 	if logErr != nil && !t.readable(ctx, logErr) {
 		return 0, logErr
 	}
@@ -159,12 +159,15 @@ func (t *attendance) watch(ctx context.Context, run *errandv1.Run) (int, error) 
 	if err != nil {
 		return 0, err
 	}
+	t.app.noteIncomplete(run, shown.attempt, shown.end, shown.printer)
 	for _, later := range run.GetAttempts() {
-		if logErr == nil && attempt > 0 && later.GetNumber() > attempt {
-			if _, logErr = t.show(ctx, id, later.GetNumber()); logErr != nil && !t.readable(ctx, logErr) {
-				return 0, logErr
-			}
+		if logErr != nil || shown.attempt == 0 || later.GetNumber() <= shown.attempt {
+			continue
 		}
+		if shown, logErr = t.show(ctx, id, later.GetNumber()); logErr != nil && !t.readable(ctx, logErr) {
+			return 0, logErr
+		}
+		t.app.noteIncomplete(run, shown.attempt, shown.end, shown.printer)
 	}
 	if logErr != nil {
 		t.app.note("the output of run %s could not be read to its end: %s", id, logErr)
@@ -177,26 +180,29 @@ func (t *attendance) watch(ctx context.Context, run *errandv1.Run) (int, error) 
 // outcome counts more than its output.
 func (t *attendance) readable(ctx context.Context, err error) bool {
 	var f *failure
-	return ctx.Err() == nil && errors.As(err, &f) && f.code != "output"
+	return ctx.Err() == nil && errors.As(err, &f) && f.code != codeOutput
 }
 
-// show shows the log of one attempt, 0 for the current one, to its end mark. It
-// returns the attempt's number.
-func (t *attendance) show(ctx context.Context, id string, attempt int32) (int32, error) {
-	printer := &logPrinter{stdout: t.app.stdout, stderr: t.app.stderr}
+// shown is what became of one attempt's log.
+type shown struct {
+	attempt int32
+	end     *errandv1.LogEnd
+	printer *logPrinter
+}
+
+// show shows the log of one attempt, 0 for the current one, to its end.
+func (t *attendance) show(ctx context.Context, id string, attempt int32) (shown, error) {
+	printer := t.app.printer()
 	reading := &logStream{
 		c: t.c, show: printer.print, persistent: true,
 		request: &errandv1.LogsRequest{Id: id, Attempt: attempt, Follow: true},
 	}
 	end, err := reading.read(ctx, t.o)
 	var f *failure
-	if errors.As(err, &f) && attempt == 0 && (f.code == "not_found" || f.code == "failed_precondition") {
+	if errors.As(err, &f) && attempt == 0 && (f.class == connect.CodeNotFound || f.class == connect.CodeFailedPrecondition) {
 		err = nil // a run that never had an attempt has no log
 	}
-	if err == nil {
-		t.app.noteIncomplete(id, end)
-	}
-	return reading.request.GetAttempt(), err
+	return shown{attempt: reading.request.GetAttempt(), end: end, printer: printer}, err
 }
 
 // tell says on stderr how a run ended whose exit code does not say it all.

@@ -117,7 +117,7 @@ func TestUnreachableNodeSaysWhichAddressWasTried(t *testing.T) {
 			var document struct {
 				Error struct{ Code, Message string }
 			}
-			if err := json.Unmarshal([]byte(got.stderr), &document); err != nil || document.Error.Code != "unavailable" ||
+			if err := json.Unmarshal([]byte(got.stderr), &document); err != nil || document.Error.Code != codeUnreachable ||
 				!strings.Contains(document.Error.Message, address) {
 				t.Errorf("stderr %q is not the JSON of an unreachable node: %v", got.stderr, err)
 			}

@@ -37,12 +37,19 @@ func (a *app) cancel(ctx context.Context, ids []string, force bool) error {
 	if err != nil {
 		return err
 	}
+	// A wish may be repeated: an answer that was lost changes nothing.
+	o := &outage{c: c}
 	var runs []*errandv1.Run
 	var failures []*failure
 	for _, id := range ids {
-		response, err := call(ctx, c, c.runs.Cancel, &errandv1.CancelRunRequest{Id: id, Force: force})
+		err := o.persist(ctx, callTimeout, func(ctx context.Context) error {
+			response, err := c.runs.Cancel(ctx, &errandv1.CancelRunRequest{Id: id, Force: force})
+			if err == nil {
+				runs = append(runs, response.GetRun())
+			}
+			return err
+		})
 		if err == nil {
-			runs = append(runs, response.GetRun())
 			continue
 		}
 		var f *failure
@@ -50,7 +57,7 @@ func (a *app) cancel(ctx context.Context, ids []string, force bool) error {
 			return err
 		}
 		failures = append(failures, f)
-		if f.code == "unavailable" {
+		if f.code == codeUnreachable {
 			break
 		}
 	}

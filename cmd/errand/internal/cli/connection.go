@@ -8,7 +8,6 @@ import (
 	"net"
 	"net/http"
 	"net/url"
-	"os"
 	"path/filepath"
 	"strings"
 	"time"
@@ -198,75 +197,4 @@ func call[Request, Response any](
 		return nil, c.explain(err)
 	}
 	return response, nil
-}
-
-// explain turns the error of a call into a failure that names the address, the
-// cause and the way out.
-func (c *connection) explain(err error) error {
-	var f *failure
-	var status exitStatus
-	if err == nil || errors.As(err, &f) || errors.As(err, &status) {
-		return err
-	}
-	code := connect.CodeOf(err)
-	if !connect.IsWireError(err) {
-		return c.explainTransport(code, err)
-	}
-	message := err.Error()
-	var answer *connect.Error
-	if errors.As(err, &answer) && answer.Message() != "" {
-		message = answer.Message()
-	}
-	f = broken(code.String(), "%s", message)
-	switch code {
-	case connect.CodeInvalidArgument:
-		f.exit = ExitUsage
-	case connect.CodeUnauthenticated, connect.CodePermissionDenied:
-		c.explainToken(f)
-	case connect.CodeNotFound:
-		if strings.Contains(message, "run") {
-			f.hint = "'errand runs' lists the runs; the beginning of an id is enough where it is unique."
-		}
-	}
-	return f
-}
-
-func (c *connection) explainTransport(code connect.Code, err error) error {
-	cause := err.Error()
-	var answer *connect.Error
-	if errors.As(err, &answer) {
-		cause = answer.Message()
-	}
-	switch code {
-	case connect.CodeUnauthenticated, connect.CodePermissionDenied:
-		f := broken(code.String(), "%s", cause)
-		c.explainToken(f)
-		return f
-	case connect.CodeUnimplemented, connect.CodeUnknown:
-		f := broken("unavailable", "%s answers, but not as an Errand node: %s", c.address, cause)
-		f.hint = "Set the node's address with --address or ERRAND_ADDRESS."
-		return f
-	}
-	var dial *net.OpError
-	if errors.As(err, &dial) && dial.Op == "dial" {
-		cause = dial.Err.Error()
-		var system *os.SyscallError
-		if errors.As(err, &system) {
-			cause = system.Err.Error()
-		}
-	} else if errors.Is(err, context.DeadlineExceeded) {
-		cause = "no answer in time"
-	}
-	f := broken("unavailable", "no node answers at %s: %s", c.address, cause)
-	f.hint = "Start one with errand-node, or set its address with --address or ERRAND_ADDRESS."
-	return f
-}
-
-func (c *connection) explainToken(f *failure) {
-	if c.tokenTrouble != "" {
-		f.message = fmt.Sprintf("%s wants a token and none was found (%s)", c.address, c.tokenTrouble)
-	} else {
-		f.message = fmt.Sprintf("%s refused the token of %s: %s", c.address, c.tokenSource, f.message)
-	}
-	f.hint = "The token is in the file api.token of the node's data directory: set ERRAND_TOKEN, or name the file with --token-file."
 }

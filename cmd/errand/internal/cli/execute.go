@@ -95,7 +95,7 @@ func (a *app) finish(err error, args []string) int {
 	switch {
 	case errors.As(err, &f):
 	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
-		f = broken("interrupted", "interrupted")
+		f = broken(codeInterrupted, "interrupted")
 		f.exit = ExitCanceled
 	default:
 		// Everything else comes from cobra before a command of ours began: an

@@ -5,16 +5,31 @@ import (
 	"fmt"
 	"io"
 	"strings"
+
+	"connectrpc.com/connect"
 )
 
 // failure is an error as people see it: what failed and why, what to do about
 // it, and the exit code. It never holds a token or a value of an environment.
 type failure struct {
 	exit    int
-	code    string // a stable word for scripts
+	code    string       // a stable word for scripts: the API's, or one of below
+	class   connect.Code // what the API answered; 0 if it did not
 	message string
 	hint    string // what to do now; may be empty
 }
+
+// The words for what fails on errand's own side.
+const (
+	codeUsage       = "USAGE"
+	codeUnreachable = "UNREACHABLE"
+	codeNoNode      = "NOT_A_NODE"
+	codeInterrupted = "INTERRUPTED"
+	codeTimeout     = "TIMEOUT"
+	codeInput       = "INPUT"
+	codeOutput      = "OUTPUT"
+	codeInternal    = "INTERNAL"
+)
 
 func (f *failure) Error() string { return f.message }
 
@@ -25,7 +40,7 @@ func (s exitStatus) Error() string { return fmt.Sprintf("exit status %d", int(s)
 
 // usage is a failure of the command line itself.
 func usage(format string, arguments ...any) *failure {
-	return &failure{exit: ExitUsage, code: "usage", message: fmt.Sprintf(format, arguments...)}
+	return &failure{exit: ExitUsage, code: codeUsage, message: fmt.Sprintf(format, arguments...)}
 }
 
 // broken is a failure of errand rather than of the command that it runs.

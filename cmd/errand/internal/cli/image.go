@@ -119,7 +119,7 @@ func (c *connection) sendImage(ctx context.Context, archive io.Reader, path, nam
 		if readErr != nil && !errors.Is(readErr, io.EOF) && !errors.Is(readErr, io.ErrUnexpectedEOF) {
 			cancel() // so that the node does not take a part for the whole
 			_, _ = stream.CloseAndReceive()
-			return nil, broken("input", "read %s: %s", path, reasonOf(readErr))
+			return nil, broken(codeInput, "read %s: %s", path, reasonOf(readErr))
 		}
 		if n > 0 || first {
 			request := &errandv1.ImportImageRequest{Data: buffer[:n]}

@@ -19,6 +19,9 @@ type logPrinter struct {
 	// midLine says per stream that the last chunk did not end its line.
 	midLine map[errandv1.Stream]bool
 	buffer  []byte
+	// gap says where bytes are missing, and gaps is how often it did.
+	gap  func(bytes int64)
+	gaps int
 }
 
 // stampForm is RFC 3339 with nanoseconds of a fixed width, so that columns align
@@ -30,6 +33,13 @@ const stampForm = "2006-01-02T15:04:05.000000000Z07:00"
 func (p *logPrinter) print(chunks []*errandv1.LogChunk) error {
 	current := errandv1.Stream_STREAM_UNSPECIFIED
 	for _, chunk := range chunks {
+		if chunk.GetDroppedBytes() > 0 {
+			if err := p.flush(current); err != nil {
+				return err
+			}
+			p.gaps++
+			p.gap(chunk.GetDroppedBytes())
+		}
 		if p.only != errandv1.Stream_STREAM_UNSPECIFIED && chunk.GetStream() != p.only {
 			continue
 		}
@@ -82,7 +92,7 @@ func (p *logPrinter) flush(stream errandv1.Stream) error {
 		return errPipe
 	}
 	if err != nil {
-		return broken("output", "write the output: %s", reasonOf(err))
+		return broken(codeOutput, "write the output: %s", reasonOf(err))
 	}
 	return nil
 }

@@ -78,18 +78,32 @@ func (a *app) logs(ctx context.Context, cmd *cobra.Command, id string, flags log
 		return err
 	}
 	request.Id = found.GetRun().GetId()
-	printer := &logPrinter{stdout: a.stdout, stderr: a.stderr, only: only, timestamps: flags.timestamps}
+	printer := a.printer()
+	printer.only, printer.timestamps = only, flags.timestamps
 	reading := &logStream{c: c, request: request, show: printer.print, persistent: flags.follow}
 	o := &outage{c: c, reached: true}
-	if request.GetTailLines() > 0 && only != errandv1.Stream_STREAM_UNSPECIFIED {
-		if end, err := reading.tailOfStream(ctx, o, only); err != nil || end != nil || !flags.follow {
-			a.noteIncomplete(request.GetId(), end)
-			return err
-		}
+	var end *errandv1.LogEnd
+	ownTail := request.GetTailLines() > 0 && only != errandv1.Stream_STREAM_UNSPECIFIED
+	if ownTail {
+		end, err = reading.tailOfStream(ctx, o, only)
 	}
-	end, err := reading.read(ctx, o)
-	a.noteIncomplete(request.GetId(), end)
+	if err == nil && end == nil && (flags.follow || !ownTail) {
+		end, err = reading.read(ctx, o)
+	}
+	if err != nil || end == nil || end.GetComplete() {
+		return err
+	}
+	if found, err = call(ctx, c, c.runs.Get, &errandv1.GetRunRequest{Id: request.Id}); err == nil {
+		a.noteIncomplete(found.GetRun(), request.GetAttempt(), end, printer)
+	}
 	return err
+}
+
+// printer shows chunks on the streams of this process.
+func (a *app) printer() *logPrinter {
+	return &logPrinter{stdout: a.stdout, stderr: a.stderr, gap: func(bytes int64) {
+		a.note("%d bytes of the output are missing here: they were dropped by the log's size limit or a full disk", bytes)
+	}}
 }
 
 // tailOfStream shows the last lines of one stream. The node counts the lines of
@@ -119,13 +133,19 @@ func parseStream(name string) (errandv1.Stream, error) {
 	}
 }
 
-// noteIncomplete says when a log is not all that the command wrote.
-func (a *app) noteIncomplete(run string, end *errandv1.LogEnd) {
-	switch {
-	case end == nil || end.GetComplete():
-	case end.GetDroppedBytes() > 0:
-		a.note("the log of run %s is not complete: %d bytes were dropped by its size limit or a full disk", run, end.GetDroppedBytes())
-	default:
-		a.note("the log of run %s is not complete: it has no end mark", run)
+// noteIncomplete says when a log is not all that the command wrote. An attempt
+// whose command never started wrote nothing.
+func (a *app) noteIncomplete(run *errandv1.Run, attempt int32, end *errandv1.LogEnd, printer *logPrinter) {
+	if end == nil || end.GetComplete() || printer.gaps > 0 && end.GetDroppedBytes() > 0 {
+		return
+	}
+	for _, tried := range run.GetAttempts() {
+		switch {
+		case tried.GetNumber() != attempt || tried.GetStartedAt() == nil:
+		case end.GetDroppedBytes() > 0:
+			a.note("the stored log of run %s is not complete: %d bytes were dropped by its size limit or a full disk", run.GetId(), end.GetDroppedBytes())
+		default:
+			a.note("the log of run %s may not be complete: it has no end mark", run.GetId())
+		}
 	}
 }

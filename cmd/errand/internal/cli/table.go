@@ -47,7 +47,7 @@ func (a *app) print(value any, table func() error) error {
 	case formatYAML:
 		document, err := yaml.Marshal(value)
 		if err != nil {
-			return broken("internal", "write YAML: %s", err)
+			return broken(codeInternal, "write YAML: %s", err)
 		}
 		_, err = a.stdout.Write(document)
 		return wrote(err)
@@ -61,7 +61,7 @@ func wrote(err error) error {
 	if err == nil {
 		return nil
 	}
-	return broken("output", "write to stdout: %s", reasonOf(err))
+	return broken(codeOutput, "write to stdout: %s", reasonOf(err))
 }
 
 // style is how a table may look where it goes.

@@ -84,7 +84,7 @@ func (a *app) waited(runs []*errandv1.Run) error {
 		}
 	}
 	if len(going) > 0 {
-		f := broken("timeout", "the timeout passed; still going: %s", strings.Join(going, ", "))
+		f := broken(codeTimeout, "the timeout passed; still going: %s", strings.Join(going, ", "))
 		f.exit = ExitTimedOut
 		return f
 	}
