@@ -3,6 +3,8 @@ package store
 import (
 	"context"
 	"fmt"
+	"net"
+	"net/url"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -22,6 +24,8 @@ const (
 	// bounds how long the kernel waits for a segment to be acknowledged.
 	keepaliveTime    = 10 * time.Second
 	keepaliveTimeout = 3 * time.Second
+	// explainTimeout bounds the look for a better reason than that time is up.
+	explainTimeout = 500 * time.Millisecond
 )
 
 // connection is one etcd client. A store replaces it when it falls silent.
@@ -58,9 +62,30 @@ func dial(config *Config, log *zap.Logger) (*connection, error) {
 	return newConnection(client, false), nil
 }
 
+// unreachable says why no endpoint answered. The client itself keeps to "deadline
+// exceeded"; a connection of our own tells more.
 func unreachable(endpoints []string, err error) error {
-	class := classify(err, outcome{sent: false})
-	return records.Errorf(class, "etcd at %s: %w", strings.Join(endpoints, ", "), err)
+	class := classify(err, outcome{})
+	if class != records.ClassUnavailable {
+		return records.Errorf(class, "etcd at %s: %w", strings.Join(endpoints, ", "), err)
+	}
+	reason := err
+	for _, endpoint := range endpoints {
+		network, address := "tcp", endpoint
+		if parsed, parseErr := url.Parse(endpoint); parseErr == nil && parsed.Host+parsed.Path != "" && parsed.Scheme != "" {
+			address = parsed.Host
+			if strings.HasPrefix(parsed.Scheme, "unix") {
+				network, address = "unix", parsed.Host+parsed.Path
+			}
+		}
+		conn, dialErr := net.DialTimeout(network, address, explainTimeout)
+		if dialErr != nil {
+			reason = dialErr
+			break
+		}
+		_ = conn.Close()
+	}
+	return records.Errorf(class, "etcd at %s does not answer: %w", strings.Join(endpoints, ", "), reason)
 }
 
 func (c *connection) close() { _ = c.client.Close() }

@@ -11,7 +11,9 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
+	bolt "go.etcd.io/bbolt"
 	"go.etcd.io/etcd/server/v3/embed"
 	"go.etcd.io/etcd/server/v3/etcdserver/api/v3client"
 	"go.etcd.io/etcd/server/v3/etcdserver/api/v3rpc"
@@ -42,6 +44,8 @@ const (
 	// tickMs is short, so that a start takes tens of milliseconds: there are no
 	// peers whose silence it would have to tell from slowness.
 	tickMs = 20
+	// fileTimeout bounds the wait for a file that somebody has open without our lock.
+	fileTimeout = time.Second
 	// socketPathMax is what Linux takes as the path of a unix socket.
 	socketPathMax = 107
 )
@@ -67,6 +71,9 @@ func startEmbedded(ctx context.Context, dir string, log *zap.Logger) (_ *embedde
 			e.stop()
 		}
 	}()
+	if err = checkFile(dir); err != nil {
+		return nil, nil, err
+	}
 	e.server, err = embed.StartEtcd(serverConfig(dir, log))
 	if err != nil {
 		return nil, nil, fmt.Errorf("embedded store in %s: %w", dir, err)
@@ -133,7 +140,7 @@ func (e *embedded) serve(socket string, log *zap.Logger) error {
 	}
 	e.face = v3rpc.Server(e.server.Server, nil, nil)
 	e.serving.Go(func() {
-		if err := e.face.Serve(listener); err != nil {
+		if err := e.face.Serve(listener); err != nil && !errors.Is(err, grpc.ErrServerStopped) {
 			log.Error("the socket of the embedded store ended", zap.Error(err))
 		}
 	})
@@ -182,6 +189,20 @@ func lockDir(dir string) (*os.File, error) {
 		return nil, fmt.Errorf("lock %s: %w", dir, err)
 	}
 	return lock, nil
+}
+
+// checkFile opens the server's file and closes it again. The server itself would
+// panic over one that is damaged.
+func checkFile(dir string) error {
+	path := filepath.Join(dir, serverName, "member", "snap", "db")
+	if _, err := os.Stat(path); errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	db, err := bolt.Open(path, 0o600, &bolt.Options{ReadOnly: true, Timeout: fileTimeout})
+	if err != nil {
+		return fmt.Errorf("embedded store: %s can not be read: %w", path, err)
+	}
+	return db.Close()
 }
 
 // quiet keeps what an operator must act on: the level and above, less what a

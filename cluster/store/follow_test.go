@@ -3,6 +3,7 @@ package store
 import (
 	"context"
 	"fmt"
+	"sync"
 	"testing"
 	"time"
 
@@ -268,6 +269,69 @@ func TestFollowNoticesASilentWatch(t *testing.T) {
 	if limit := ProbeInterval + 2*ProbeTimeout + 2*time.Second; took > limit {
 		t.Errorf("noticed after %v, want at most %v", took, limit)
 	}
+}
+
+// deaf is a watcher whose first watches stop hearing when they are told to.
+type deaf struct {
+	clientv3.Watcher
+	mu      sync.Mutex
+	silent  chan struct{}
+	forward sync.WaitGroup
+}
+
+func (d *deaf) Watch(ctx context.Context, key string, options ...clientv3.OpOption) clientv3.WatchChan {
+	d.mu.Lock()
+	silent := d.silent
+	d.silent = nil
+	d.mu.Unlock()
+	heard := d.Watcher.Watch(ctx, key, options...)
+	if silent == nil {
+		return heard
+	}
+	passed := make(chan clientv3.WatchResponse)
+	d.forward.Go(func() {
+		defer close(passed)
+		for response := range heard {
+			select {
+			case <-silent:
+			default:
+				passed <- response
+			}
+		}
+	})
+	return passed
+}
+
+// Reads are answered, the connection lives, and yet a watch hears nothing.
+func TestProbeDropsAWatchThatHearsNothing(t *testing.T) {
+	s := openEmbedded(t)
+	client := s.conn.Load().client
+	silence := make(chan struct{})
+	watcher := &deaf{Watcher: client.Watcher, silent: silence}
+	client.Watcher = watcher
+	silent := followPrefix(t, s, "p/")
+	do(t, s, putTxn("p/1", "before"))
+	silent.until("change before", silent.has("p/1", "before"))
+	healthy := followPrefix(t, s, "q/")
+	healthy.until("reset", func() bool { return healthy.resets == 1 })
+	close(silence)
+	do(t, s, putTxn("p/1", "after"))
+	do(t, s, putTxn("q/1", "after"))
+	began := time.Now()
+	silent.until("change after", silent.has("p/1", "after"))
+	if took, limit := time.Since(began), ProbeInterval+2*ProbeTimeout; took > limit {
+		t.Errorf("noticed after %v, want at most %v", took, limit)
+	}
+	healthy.until("change after", healthy.has("q/1", "after"))
+	if silent.resets != 2 || healthy.resets != 1 {
+		t.Errorf("%d resets of the silent watch, %d of the healthy one", silent.resets, healthy.resets)
+	}
+	do(t, s, putTxn("p/1", "again"))
+	silent.until("change after the reset", silent.has("p/1", "again"))
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	watcher.forward.Wait()
 }
 
 func TestProbeLeavesHealthyWatchesAlone(t *testing.T) {

@@ -2,12 +2,16 @@ package store
 
 import (
 	"context"
+	"net"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
+	"go.uber.org/zap"
 	"go.uber.org/zap/zaptest"
+	"go.uber.org/zap/zaptest/observer"
 
 	"github.com/errand-run/errand/cluster/records"
 )
@@ -65,6 +69,166 @@ func putTxn(key, value string) records.Txn {
 
 func deleteTxn(key string) records.Txn {
 	return records.Txn{Then: []records.Op{{Kind: records.OpDelete, Key: key}}}
+}
+
+func TestOpenEmbeddedKeepsWhatWasWritten(t *testing.T) {
+	dir := dataDir(t)
+	s := openAt(t, Config{DataDir: dir})
+	revision := do(t, s, putTxn("k", "1")).Revision
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	s = openAt(t, Config{DataDir: dir})
+	kv, ok := do(t, s, records.Read(records.Get("k"))).First(0)
+	if !ok || string(kv.Value) != "1" || kv.Mod != revision {
+		t.Errorf("after a restart: %+v, %v", kv, ok)
+	}
+}
+
+func TestOpenEmbeddedIsForItsOwnUserAlone(t *testing.T) {
+	dir := dataDir(t)
+	if err := os.Mkdir(dir, 0o755); err != nil { //nolint:gosec // what Open must mend
+		t.Fatal(err)
+	}
+	openAt(t, Config{DataDir: dir})
+	for path, want := range map[string]os.FileMode{dir: 0o700, filepath.Join(dir, SocketName): 0o600, filepath.Join(dir, lockName): 0o600} {
+		info, err := os.Stat(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := info.Mode().Perm(); got != want {
+			t.Errorf("%s has mode %o, want %o", path, got, want)
+		}
+	}
+}
+
+func TestOpenEmbeddedIsQuiet(t *testing.T) {
+	core, logs := observer.New(zap.DebugLevel)
+	s := openAt(t, Config{DataDir: dataDir(t), Log: zap.New(core)})
+	do(t, s, putTxn("k", "1"))
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	for _, entry := range logs.All() {
+		t.Errorf("%s %s %v", entry.Level, entry.Message, entry.ContextMap())
+	}
+}
+
+func TestOpenEmbeddedWithoutRoomForASocket(t *testing.T) {
+	dir := filepath.Join(dataDir(t), strings.Repeat("d", 60), strings.Repeat("d", 60))
+	s := openAt(t, Config{DataDir: dir})
+	do(t, s, putTxn("k", "1"))
+	if _, err := os.Stat(filepath.Join(dir, SocketName)); err == nil {
+		t.Error("there is a socket")
+	}
+}
+
+func TestOpenEmbeddedRefusesADirectoryThatIsHeld(t *testing.T) {
+	dir := dataDir(t)
+	s := openAt(t, Config{DataDir: dir})
+	began := time.Now()
+	_, err := Open(context.Background(), Config{DataDir: dir})
+	if records.ClassOf(err) != records.ClassConflict || !strings.Contains(err.Error(), dir) {
+		t.Errorf("%v (%v)", err, records.ClassOf(err))
+	}
+	if took := time.Since(began); took > time.Second {
+		t.Errorf("refused after %v", took)
+	}
+	do(t, s, putTxn("k", "the holder goes on"))
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	openAt(t, Config{DataDir: dir})
+}
+
+func TestOpenEmbeddedInABadDirectory(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Open(context.Background(), Config{DataDir: filepath.Join(file, "store")}); err == nil || !strings.Contains(err.Error(), file) {
+		t.Errorf("below a file: %v", err)
+	}
+	dir := dataDir(t)
+	if err := os.MkdirAll(filepath.Join(dir, serverName, "member", "snap"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, serverName, "member", "snap", "db"), []byte(strings.Repeat("not a database", 9000)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Open(context.Background(), Config{DataDir: dir}); err == nil || !strings.Contains(err.Error(), dir) {
+		t.Errorf("with a broken file: %v", err)
+	}
+}
+
+func TestOpenRefusesABadConfiguration(t *testing.T) {
+	missing := filepath.Join(t.TempDir(), "missing.pem")
+	empty := filepath.Join(t.TempDir(), "empty.pem")
+	if err := os.WriteFile(empty, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	endpoints := []string{"127.0.0.1:1"}
+	cases := []struct {
+		name   string
+		config Config
+		says   string
+	}{
+		{"nothing at all", Config{}, "data directory"},
+		{"an empty endpoint", Config{Endpoints: []string{"a:1", " "}}, "empty endpoint"},
+		{"a certificate without a key", Config{Endpoints: endpoints, CertFile: missing}, "go together"},
+		{"a certificate that is missing", Config{Endpoints: endpoints, CertFile: missing, KeyFile: missing}, missing},
+		{"authorities that are missing", Config{Endpoints: endpoints, CAFile: missing}, missing},
+		{"authorities that are none", Config{Endpoints: endpoints, CAFile: empty}, empty},
+		{"a password without a user", Config{Endpoints: endpoints, Password: "p"}, "user name"},
+		{"a user of the embedded store", Config{DataDir: t.TempDir(), Username: "u"}, "embedded"},
+	}
+	for _, c := range cases {
+		t.Run(c.name, func(t *testing.T) {
+			_, err := Open(context.Background(), c.config)
+			if records.ClassOf(err) != records.ClassInvalid || !strings.Contains(err.Error(), c.says) {
+				t.Errorf("%v (%v), want %q", err, records.ClassOf(err), c.says)
+			}
+		})
+	}
+}
+
+func TestOpenNamesEndpointsThatDoNotAnswer(t *testing.T) {
+	silent, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = silent.Close() })
+	cases := map[string]Config{
+		"nobody there":         {Endpoints: []string{"127.0.0.1:1", "127.0.0.1:2"}},
+		"somebody silent":      {Endpoints: []string{silent.Addr().String()}},
+		"a name of nobody":     {Endpoints: []string{"no-such-host.invalid:2379"}},
+		"nobody, with a login": {Endpoints: []string{"127.0.0.1:1"}, Username: "u", Password: "hidden-password"},
+	}
+	for name, config := range cases {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
+			defer cancel()
+			began := time.Now()
+			_, err := Open(ctx, config)
+			if err == nil || !strings.Contains(err.Error(), strings.Join(config.Endpoints, ", ")) {
+				t.Fatalf("%v", err)
+			}
+			t.Logf("after %v: %v", time.Since(began), err)
+			if name == "nobody there" && !strings.Contains(err.Error(), "refused") {
+				t.Error("the reason is missing")
+			}
+			if records.ClassOf(err) != records.ClassUnavailable {
+				t.Errorf("class %v", records.ClassOf(err))
+			}
+			if strings.Contains(err.Error(), "hidden-password") {
+				t.Error("the password is in the error")
+			}
+			if took := time.Since(began); took > 2*time.Second+dialTimeout {
+				t.Errorf("after %v", took)
+			}
+		})
+	}
 }
 
 func TestOpenEmbeddedIsReadySoon(t *testing.T) {
