@@ -300,3 +300,24 @@ func TestAnswersFromOtherShardsAndUnknownMessagesDoNothing(t *testing.T) {
 		t.Error("somebody was woken")
 	}
 }
+
+func TestManyDueAtOnceAreWokenInOrderAndInPortions(t *testing.T) {
+	const runs = 3*wakesPerTurn + 1
+	b := newBench(t)
+	b.change(true)
+	events := make([]records.Event, runs)
+	want := make([]string, runs)
+	for i := range events {
+		// In the order of arrival they would be mixed up.
+		want[i] = fmt.Sprintf("r%04d", i)
+		events[i*7%runs] = live(want[i], 0, -time.Hour)
+	}
+	b.change(false, events...)
+	if len(b.woken) != wakesPerTurn {
+		t.Fatalf("%d wakes in the first turn", len(b.woken))
+	}
+	b.until(10 * time.Millisecond)
+	if got := b.take(); !slices.Equal(got, want) {
+		t.Fatalf("woken %d, the first %v", len(got), got[:5])
+	}
+}

@@ -69,7 +69,7 @@ func cancelPlaced(now actors.Instant, s snapshot, r request) decision {
 }
 
 func wishOf(now actors.Instant, m cancel) *recordv1.Wish {
-	return &recordv1.Wish{Reason: recordv1.Reason_REASON_CANCELED, By: m.GetBy(), At: now.Milli(), Force: m.GetForce()}
+	return &recordv1.Wish{Reason: recordv1.Reason_REASON_CANCELED, By: bounded(m.GetBy()), At: now.Milli(), Force: m.GetForce()}
 }
 
 // wish records that a placed run shall end, in its record and in its assignment,
@@ -164,6 +164,16 @@ func exitKnown(run *recordv1.Run, m *actorv1.Exited) bool {
 		return l.GetAttempt() == m.GetAttempt() && l.GetPlacement() == m.GetPlacement()
 	})
 	return ended || late
+}
+
+// storable returns an exit whose words a record can hold.
+func storable(exit *recordv1.Exit) *recordv1.Exit {
+	if exit == nil {
+		return nil
+	}
+	exit = proto.CloneOf(exit)
+	exit.Message, exit.Source = bounded(exit.GetMessage()), bounded(exit.GetSource())
+	return exit
 }
 
 func tellNode(node string, message proto.Message) actors.Effect {

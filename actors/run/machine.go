@@ -2,6 +2,7 @@ package run
 
 import (
 	"fmt"
+	"strconv"
 	"time"
 
 	"google.golang.org/protobuf/proto"
@@ -114,6 +115,10 @@ func (m *Machine) activate() {
 }
 
 func (m *Machine) receive(in actors.Received) {
+	if about, ok := in.Message.(interface{ GetRun() string }); ok && about.GetRun() != "" && about.GetRun() != m.id {
+		m.log(actors.LogWarn, "dropped a message about another run", "message", nameOf(in.Message), "about", about.GetRun())
+		return
+	}
 	switch message := in.Message.(type) {
 	case *actorv1.Wake:
 		m.enqueue(wake{shard: message.Shard})
@@ -270,7 +275,7 @@ func (m *Machine) awake(shard int32, again time.Duration) {
 	if again > 0 {
 		answer.InMs = max(again, awakeMin).Milliseconds()
 	}
-	m.emit(actors.Tell{Kind: actors.KindDeadline, Identity: fmt.Sprint(shard), Message: answer})
+	m.emit(actors.Tell{Kind: actors.KindDeadline, Identity: strconv.Itoa(int(shard)), Message: answer})
 }
 
 // settle ends a turn: a round that the record has overtaken ends, and an

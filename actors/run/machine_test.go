@@ -541,3 +541,61 @@ func TestVoidBacksOffAndLeavesNoTrace(t *testing.T) {
 		t.Fatalf("told %v", m)
 	}
 }
+
+func TestMessageAboutAnotherRunIsDropped(t *testing.T) {
+	b := newBench(t, true, "n1")
+	b.receive(&actorv1.Cancel{Run: "r.default.other"})
+	if b.commit != nil || len(b.answers) != 0 {
+		t.Fatal("it was carried out")
+	}
+}
+
+func TestWordsThatAreNotTextAreStillRecorded(t *testing.T) {
+	bad := "no such file: \xff\xfe" + strings.Repeat("é", messageBytesMax)
+	b := newBench(t, true, "n1")
+	b.place()
+	exit := &recordv1.Exit{Reason: recordv1.Reason_REASON_NOT_FOUND, Message: bad, Source: "\xff"}
+	b.receive(&actorv1.Exited{Run: testID, Attempt: 1, Placement: 1, Node: "n1", Exit: exit})
+	b.land()
+	b.receive(&actorv1.Exited{Run: testID, Attempt: 0, Placement: 1, Node: "n1", Exit: exit})
+	b.land()
+	run := b.record()
+	if run.GetStatus() != recordv1.Status_STATUS_FAILED || len(run.GetLateExits()) != 1 || len(run.GetMessage()) > messageBytesMax+10 {
+		t.Fatalf("%v", run)
+	}
+}
+
+func TestStartDeadlineOfAPlacedRunIsAWishThatItsNodeDecides(t *testing.T) {
+	cases := []struct {
+		name   string
+		answer proto.Message
+		status recordv1.Status
+	}{
+		{"it never started", &actorv1.Voided{Run: testID, Attempt: 1, Placement: 1, Node: "n1", Void: &recordv1.Void{Reason: recordv1.Reason_REASON_START_DEADLINE}}, recordv1.Status_STATUS_TIMED_OUT},
+		{"it had started", &actorv1.Started{Run: testID, Attempt: 1, Placement: 1, Node: "n1", At: epoch.UnixMilli()}, recordv1.Status_STATUS_RUNNING},
+	}
+	for _, c := range cases {
+		t.Run(c.name, func(t *testing.T) {
+			b := newBench(t, true, "n1")
+			b.place()
+			b.now = at(300 * time.Second)
+			b.wake()
+			b.land()
+			if _, m := b.told(); m.(*actorv1.Stop).GetDesired() != recordv1.Desired_DESIRED_STOP_IF_NOT_STARTED {
+				t.Fatalf("told %v", m)
+			}
+			b.wake()
+			if _, m := b.told(); time.Duration(m.(*actorv1.Awake).GetInMs())*time.Millisecond != wishReminder {
+				t.Fatalf("told %v", m)
+			}
+			if _, m := b.told(); m.(*actorv1.Stop).GetPlacement() != 1 {
+				t.Fatalf("not reminded: %v", m)
+			}
+			b.receive(c.answer)
+			b.land()
+			if run := b.record(); run.GetStatus() != c.status || run.GetStatus() == recordv1.Status_STATUS_RUNNING && run.GetWish() != nil {
+				t.Fatalf("%v", run)
+			}
+		})
+	}
+}

@@ -407,7 +407,7 @@ func noteExit(now actors.Instant, s snapshot, r request) decision {
 	}
 	run := proto.CloneOf(s.run)
 	run.LateExits = append(run.LateExits, &recordv1.LateExit{
-		Attempt: m.GetAttempt(), Placement: m.GetPlacement(), At: now.Milli(), Exit: m.GetExit(),
+		Attempt: m.GetAttempt(), Placement: m.GetPlacement(), At: now.Milli(), Exit: storable(m.GetExit()),
 	})
 	if phaseOf(run) == terminal {
 		return decision{change: changeNote, run: run, after: ack}
