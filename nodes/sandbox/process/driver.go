@@ -1,0 +1,216 @@
+package process
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/errand-run/errand/cluster/records"
+	"github.com/errand-run/errand/nodes/sandbox"
+	"github.com/errand-run/errand/nodes/sandbox/guest/pid"
+)
+
+// killLimit is how long a supervisor may take, once init is killed, before it is
+// killed too.
+const killLimit = 5 * time.Second
+
+// state returns where the sandbox stands.
+func (x *box) state() sandbox.State {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	switch {
+	case closed(x.ended):
+		return sandbox.StateExited
+	case x.started:
+		return sandbox.StateRunning
+	default:
+		return sandbox.StateCreated
+	}
+}
+
+// initRef returns the name of init; it may be on disk and not be read yet when Start
+// was cut.
+func (x *box) initRef() pid.Ref {
+	x.mu.Lock()
+	ref := x.init
+	x.mu.Unlock()
+	if ref.PID == 0 && x.readPIDs() {
+		x.mu.Lock()
+		defer x.mu.Unlock()
+		return x.init
+	}
+	return ref
+}
+
+// Signal sends a signal to init, which passes it on to the command's process group.
+// SIGKILL ends everything.
+func (d *Driver) Signal(_ context.Context, id string, signal int) (delivered bool, err error) {
+	x, err := d.find(id)
+	if err != nil {
+		return false, err
+	}
+	if x.state() != sandbox.StateRunning {
+		return false, nil
+	}
+	err = x.initRef().Signal(unix.Signal(signal))
+	if errors.Is(err, pid.ErrGone) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("signal sandbox %s: %w", id, err)
+	}
+	return true, nil
+}
+
+// Kill kills init, with which everything ends, and waits for the supervisor to say
+// so.
+func (d *Driver) Kill(ctx context.Context, id string) (leftover bool, err error) {
+	x, err := d.find(id)
+	if err != nil {
+		return false, nil
+	}
+	switch x.state() {
+	case sandbox.StateCreated:
+		return false, nil
+	case sandbox.StateExited:
+		return d.killRest(ctx, x, false)
+	}
+	// Init may be gone and its supervisor not have said so yet.
+	err = x.initRef().Signal(unix.SIGKILL)
+	wasAlive := err == nil
+	if err != nil && !errors.Is(err, pid.ErrGone) {
+		return false, fmt.Errorf("kill sandbox %s: %w", id, err)
+	}
+	timer := time.NewTimer(killLimit)
+	defer timer.Stop()
+	select {
+	case <-x.ended:
+		return d.killRest(ctx, x, wasAlive)
+	case <-timer.C:
+	case <-ctx.Done():
+		return true, records.Errorf(records.ClassDeadline, "kill sandbox %s: %w", id, ctx.Err())
+	case <-d.closing:
+		return true, records.Errorf(records.ClassUnavailable, "kill sandbox %s: %w", id, errClosed)
+	}
+	// The supervisor hangs. Without it init dies, and init's last word counts.
+	x.mu.Lock()
+	supervisor := x.supervisor
+	x.mu.Unlock()
+	if err := supervisor.Signal(unix.SIGKILL); err != nil && !errors.Is(err, pid.ErrGone) {
+		return true, fmt.Errorf("kill supervisor of sandbox %s: %w", id, err)
+	}
+	select {
+	case <-x.ended:
+		return d.killRest(ctx, x, true)
+	case <-ctx.Done():
+		return true, records.Errorf(records.ClassDeadline, "kill sandbox %s: %w", id, ctx.Err())
+	case <-d.closing:
+		return true, records.Errorf(records.ClassUnavailable, "kill sandbox %s: %w", id, errClosed)
+	}
+}
+
+// killRest makes sure of an empty cgroup; a supervisor that died left it to others.
+func (d *Driver) killRest(ctx context.Context, x *box, wasAlive bool) (leftover bool, err error) {
+	x.mu.Lock()
+	leftover = x.leftover || wasAlive
+	x.mu.Unlock()
+	if x.group == nil {
+		return leftover, nil
+	}
+	killed, err := x.group.Kill(ctx)
+	if err != nil {
+		return true, records.Errorf(records.ClassDeadline, "kill sandbox %s: %w", x.meta.Info.ID, err)
+	}
+	return leftover || killed, nil
+}
+
+// Wait returns the end of the command, once nothing of the sandbox is alive and its
+// log is complete.
+func (d *Driver) Wait(ctx context.Context, id string) (sandbox.Exit, error) {
+	x, err := d.find(id)
+	if err != nil {
+		return sandbox.Exit{}, err
+	}
+	select {
+	case <-x.ended:
+	case <-ctx.Done():
+		return sandbox.Exit{}, records.Errorf(records.ClassDeadline, "wait for sandbox %s: %w", id, ctx.Err())
+	case <-d.closing:
+		return sandbox.Exit{}, records.Errorf(records.ClassUnavailable, "wait for sandbox %s: %w", id, errClosed)
+	}
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	exit := x.exit
+	if exit.Code != nil {
+		code := *exit.Code
+		exit.Code = &code
+	}
+	return exit, nil
+}
+
+// Flush tells whether the supervisor completed the log, which it does before it
+// tells of the end.
+func (d *Driver) Flush(ctx context.Context, id string) (complete bool, err error) {
+	x, err := d.find(id)
+	if err != nil || x.state() == sandbox.StateCreated {
+		return true, nil
+	}
+	if _, err := d.Wait(ctx, id); err != nil {
+		return false, fmt.Errorf("flush: %w", err)
+	}
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return x.logComplete, nil
+}
+
+// Remove kills what is left and removes cgroup and directory.
+func (d *Driver) Remove(ctx context.Context, id string) error {
+	x, err := d.find(id)
+	if err != nil {
+		return nil
+	}
+	if _, err := d.Kill(ctx, id); err != nil {
+		return fmt.Errorf("remove: %w", err)
+	}
+	if x.state() != sandbox.StateCreated {
+		select {
+		case <-x.gone:
+		case <-ctx.Done():
+			return records.Errorf(records.ClassDeadline, "remove sandbox %s: %w", id, ctx.Err())
+		case <-d.closing:
+			return records.Errorf(records.ClassUnavailable, "remove sandbox %s: %w", id, errClosed)
+		}
+	}
+	if x.group != nil {
+		if err := x.group.Remove(ctx); err != nil {
+			return fmt.Errorf("remove sandbox %s: %w", id, err)
+		}
+	}
+	// First what a restarted driver would read, so that half a directory is nothing.
+	if err := os.Remove(x.path(fileMeta)); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return fmt.Errorf("remove sandbox %s: %w", id, err)
+	}
+	if err := os.RemoveAll(x.dir); err != nil {
+		return fmt.Errorf("remove sandbox %s: %w", id, err)
+	}
+	d.mu.Lock()
+	delete(d.boxes, id)
+	d.mu.Unlock()
+	return nil
+}
+
+// List returns all sandboxes, by id.
+func (d *Driver) List(context.Context) ([]sandbox.Info, error) {
+	all := d.snapshot()
+	infos := make([]sandbox.Info, 0, len(all))
+	for _, x := range all {
+		info := x.meta.Info
+		info.State = x.state()
+		infos = append(infos, info)
+	}
+	return infos, nil
+}

@@ -1,0 +1,130 @@
+package process
+
+import (
+	"errors"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	recordv1 "github.com/errand-run/errand/messages/errand/record/v1"
+	"github.com/errand-run/errand/nodes/sandbox"
+	"github.com/errand-run/errand/nodes/sandbox/guest"
+	"github.com/errand-run/errand/nodes/sandbox/guest/status"
+)
+
+// The words of Exit.Source.
+const (
+	sourceSupervisor = "supervisor"
+	sourceInit       = "init"
+	sourceNone       = "none"
+)
+
+// tryFinal takes the supervisor's final status if it is there.
+func (x *box) tryFinal() bool {
+	final, err := status.Read(x.path(fileFinal))
+	if err != nil || final.State == status.Empty {
+		return false
+	}
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if closed(x.ended) {
+		return true
+	}
+	x.exit = x.toExit(final, sourceSupervisor)
+	x.leftover, x.logComplete = final.Leftover, !final.LogIncomplete
+	close(x.ended)
+	return true
+}
+
+// supervisorEnded is called when the supervisor's pidfd is readable.
+func (d *Driver) supervisorEnded(x *box) {
+	x.mu.Lock()
+	supervisor := x.supervisor
+	x.mu.Unlock()
+	// Another driver object of this process may have been its parent.
+	_, _ = unix.Wait4(supervisor.PID, nil, unix.WNOHANG, nil)
+	d.supervisorGone(x)
+}
+
+// supervisorGone takes what a supervisor that is no more has left.
+func (d *Driver) supervisorGone(x *box) {
+	if !x.tryFinal() {
+		// The kernel is killing init, if it has not: that takes long only under load,
+		// and must not hold up the others.
+		d.tasks.Go(func() { d.takeLast(x) })
+		return
+	}
+	x.mu.Lock()
+	closeOnce(x.gone)
+	x.mu.Unlock()
+}
+
+// initLimit is how long the kernel may take to kill the init of a supervisor that is
+// gone.
+const initLimit = 30 * time.Second
+
+// takeLast ends a sandbox whose supervisor left no final status.
+func (d *Driver) takeLast(x *box) {
+	x.mu.Lock()
+	init := x.init
+	x.mu.Unlock()
+	deadline := time.Now().Add(initLimit)
+	for init.Alive() && time.Now().Before(deadline) {
+		_ = init.Signal(unix.SIGKILL)
+		select {
+		case <-d.closing:
+			return
+		case <-time.After(time.Millisecond):
+		}
+	}
+	exit := sandbox.Exit{Reason: recordv1.Reason_REASON_SANDBOX_LOST, Message: "nobody saw the command end", Source: sourceNone, At: time.Now()}
+	last, err := status.Read(x.path(fileStatus))
+	switch {
+	case err != nil, init.Alive():
+	case last.State == status.Empty:
+		exit.Reason, exit.Message = recordv1.Reason_REASON_START_ERROR, "the supervisor ended before the command started"
+	case last.State.Ended():
+		exit = x.toExit(last, sourceInit)
+	default:
+		exit.StartedAt = last.StartedAt
+	}
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if !closed(x.ended) {
+		x.exit, x.leftover, x.logComplete = exit, last.Leftover, false
+		close(x.ended)
+	}
+	closeOnce(x.gone)
+}
+
+// toExit puts a status into the node's words.
+func (x *box) toExit(s status.Status, source string) sandbox.Exit {
+	exit := sandbox.Exit{StartedAt: s.StartedAt, At: s.At, Source: source}
+	switch s.State {
+	case status.Exited, status.Signaled:
+		code := int32(s.ExitCode())
+		exit.Code = &code
+		if s.State == status.Signaled {
+			exit.Signal = int32(s.Value)
+			// A child that was killed for want of memory did not end the command.
+			exit.OOMKilled = s.OOMKills > 0 && exit.Signal == int32(unix.SIGKILL)
+		}
+	case status.ExecFailed:
+		start := guest.StartError(s, x.meta.Command, x.meta.Dir)
+		exit.Reason, exit.Message = start.Reason, start.Message
+	default:
+		exit.Reason, exit.Message = recordv1.Reason_REASON_SANDBOX_LOST, "the command's end was not recorded"
+	}
+	return exit
+}
+
+// startError returns the StartError of a command that never ran.
+func (x *box) startError() (*sandbox.StartError, bool) {
+	s, err := status.Read(x.path(fileStatus))
+	if err != nil || s.State != status.ExecFailed {
+		return nil, false
+	}
+	return guest.StartError(s, x.meta.Command, x.meta.Dir), true
+}
+
+var errClosed = errors.New("the driver is closed")

@@ -1,0 +1,330 @@
+// Package process is the driver that runs commands of the host. Each has a small
+// supervisor of its own (sandbox-init supervise) in place of the daemon as its
+// parent, so commands and their codes survive the daemon.
+//
+// As root a command gets namespaces of its own (processes, mounts, IPC, host name)
+// and a cgroup with its limits; otherwise it runs without both, and a limit has no
+// effect. Its files are the host's: this driver isolates, it does not protect.
+//
+// # On disk
+//
+// A sandbox is a directory below Config.Dir, named by its id:
+//
+//	meta    what it is (JSON; neither environment nor command), from Create on
+//	lock    made by Start, before anything can run; locked while a supervisor lives
+//	status  init's status file (package status)
+//	pids    supervisor and init, from before the command may start
+//	final   the status that counts, synced, when nothing is left alive
+//
+// What a driver finds there after a restart decides: "final" is the end; a
+// supervisor that lives is waited for; one that does not has taken the command with
+// it, and then init's last word is the end, or the sandbox is lost.
+package process
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/errand-run/errand/cluster/records"
+	recordv1 "github.com/errand-run/errand/messages/errand/record/v1"
+	"github.com/errand-run/errand/nodes/sandbox"
+	"github.com/errand-run/errand/nodes/sandbox/cgroup"
+	"github.com/errand-run/errand/nodes/sandbox/guest/pid"
+)
+
+// Name is the driver's name in specs.
+const Name = "process"
+
+const (
+	fileMeta   = "meta"
+	fileLock   = "lock"
+	fileStatus = "status"
+	filePIDs   = "pids"
+	fileFinal  = "final"
+)
+
+// Config is what the driver is made of.
+type Config struct {
+	// Dir holds the sandboxes' directories; it is made.
+	Dir string
+	// NodeUUID names the node's parent cgroup, unless CgroupParent does.
+	NodeUUID     string
+	CgroupParent string
+	// CgroupRoot is where cgroups are mounted; empty means cgroup.Root.
+	CgroupRoot string
+	// Helper is the absolute path of sandbox-init (guest.Install).
+	Helper string
+	// LogSegmentBytes and LogSegments limit each log; 0 means the defaults of package
+	// logs.
+	LogSegmentBytes int64
+	LogSegments     int
+}
+
+// Driver is the process driver. It is safe for concurrent use.
+type Driver struct {
+	config Config
+	// parent is nil where commands run without cgroups.
+	parent  *cgroup.Parent
+	isolate bool
+	boot    string
+	poller  *poller
+
+	mu    sync.Mutex
+	boxes map[string]*box
+
+	// tasks are the goroutines beside the poller's.
+	tasks     sync.WaitGroup
+	closing   chan struct{}
+	closeOnce sync.Once
+}
+
+// meta is what stands on disk about a sandbox from its creation on.
+type meta struct {
+	Info   sandbox.Info
+	LogDir string
+	// Command is the first word only, for messages.
+	Command string
+	Dir     string
+	// Boot is the host's boot in which it was made: processes live no longer.
+	Boot string
+}
+
+// box is a sandbox.
+type box struct {
+	meta meta
+	dir  string
+	// group is nil without cgroups.
+	group *cgroup.Group
+	// spec is nil once the sandbox was started, and after a restart.
+	spec *recordv1.Spec
+
+	mu      sync.Mutex
+	started bool
+	// supervisor is set while one may live; init from the start on.
+	supervisor, init pid.Ref
+	exit             sandbox.Exit
+	leftover         bool
+	logComplete      bool
+
+	// ended is closed when exit is known and nothing is left alive; gone when the
+	// supervisor is no more.
+	ended, gone chan struct{}
+}
+
+// New opens the driver and adopts the sandboxes that its directory holds.
+func New(config Config) (*Driver, error) {
+	d := &Driver{config: config, boxes: map[string]*box{}, closing: make(chan struct{}), isolate: os.Geteuid() == 0}
+	if info, err := os.Stat(config.Helper); err != nil || !filepath.IsAbs(config.Helper) || info.Mode()&0o111 == 0 {
+		return nil, fmt.Errorf("open process driver: no executable sandbox-init at %q", config.Helper)
+	}
+	if d.config.CgroupRoot == "" {
+		d.config.CgroupRoot = cgroup.Root
+	}
+	if d.config.CgroupParent == "" {
+		d.config.CgroupParent = cgroup.ParentName(config.NodeUUID)
+	}
+	if d.isolate {
+		parent, err := cgroup.Open(d.config.CgroupRoot, d.config.CgroupParent)
+		if err != nil && !errors.Is(err, cgroup.ErrUnavailable) {
+			return nil, fmt.Errorf("open process driver: %w", err)
+		}
+		d.parent = parent
+	}
+	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	if err != nil {
+		return nil, fmt.Errorf("open process driver: %w", err)
+	}
+	d.boot = strings.TrimSpace(string(boot))
+	if err := os.MkdirAll(config.Dir, 0o700); err != nil {
+		return nil, fmt.Errorf("open process driver: %w", err)
+	}
+	if d.poller, err = newPoller(); err != nil {
+		return nil, fmt.Errorf("open process driver: %w", err)
+	}
+	if err := d.adoptAll(); err != nil {
+		_ = d.Close()
+		return nil, fmt.Errorf("open process driver: %w", err)
+	}
+	return d, nil
+}
+
+// Name returns "process".
+func (d *Driver) Name() string { return Name }
+
+// Close lets go of all sandboxes, which go on, and ends every Wait.
+func (d *Driver) Close() error {
+	d.closeOnce.Do(func() {
+		close(d.closing)
+		d.poller.close()
+		d.tasks.Wait()
+	})
+	return nil
+}
+
+func (d *Driver) find(id string) (*box, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	x := d.boxes[id]
+	if x == nil {
+		return nil, records.Errorf(records.ClassNotFound, "sandbox %s is not there", id)
+	}
+	return x, nil
+}
+
+func (d *Driver) newBox(m meta) *box {
+	x := &box{
+		meta: m, dir: filepath.Join(d.config.Dir, m.Info.ID),
+		ended: make(chan struct{}), gone: make(chan struct{}),
+	}
+	if d.parent != nil {
+		x.group = d.parent.Group(m.Info.ID)
+	}
+	return x
+}
+
+func (x *box) path(name string) string { return filepath.Join(x.dir, name) }
+
+func closed(c chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
+	}
+}
+
+// closeOnce closes a channel of x; the caller holds x.mu.
+func closeOnce(c chan struct{}) {
+	if !closed(c) {
+		close(c)
+	}
+}
+
+// adoptAll reads the directory of an earlier driver.
+func (d *Driver) adoptAll() error {
+	entries, err := os.ReadDir(d.config.Dir)
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		if !e.IsDir() {
+			continue
+		}
+		dir := filepath.Join(d.config.Dir, e.Name())
+		var m meta
+		b, err := os.ReadFile(filepath.Join(dir, fileMeta))
+		if err == nil {
+			err = json.Unmarshal(b, &m)
+		}
+		if err != nil || m.Info.ID != e.Name() {
+			// Create was cut: nothing has been started.
+			if err := os.RemoveAll(dir); err != nil {
+				return err
+			}
+			continue
+		}
+		x := d.newBox(m)
+		d.boxes[m.Info.ID] = x
+		if err := d.adopt(x); err != nil {
+			return fmt.Errorf("adopt sandbox %s: %w", m.Info.ID, err)
+		}
+	}
+	return nil
+}
+
+// adopt finds out how far a sandbox has come.
+func (d *Driver) adopt(x *box) error {
+	if _, err := os.Stat(x.path(fileLock)); errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	x.started = true
+	alive, err := x.awaitPIDs(x.meta.Boot == d.boot)
+	if err != nil {
+		return err
+	}
+	if !alive {
+		d.supervisorGone(x)
+		return nil
+	}
+	x.tryFinal()
+	fd, err := x.supervisor.Open()
+	if errors.Is(err, pid.ErrGone) {
+		d.supervisorGone(x)
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	return d.poller.add(fd, func() { d.supervisorEnded(x) })
+}
+
+// awaitPIDs reads the names of the processes. A supervisor that lives but has not
+// written them yet does so in a moment, or ends.
+func (x *box) awaitPIDs(thisBoot bool) (alive bool, err error) {
+	deadline := time.Now().Add(5 * time.Second)
+	for {
+		known := x.readPIDs()
+		switch {
+		case !thisBoot, !x.locked():
+			// It may have written them just before its end.
+			x.readPIDs()
+			return false, nil
+		case known:
+			return true, nil
+		case time.Now().After(deadline):
+			return false, errors.New("its supervisor does not get on")
+		}
+		time.Sleep(time.Millisecond)
+	}
+}
+
+func (x *box) readPIDs() bool {
+	b, err := os.ReadFile(x.path(filePIDs))
+	if err != nil {
+		return false
+	}
+	lines := strings.Split(string(b), "\n")
+	if len(lines) < 2 {
+		return false
+	}
+	supervisor, err1 := pid.Parse(lines[0])
+	init, err2 := pid.Parse(lines[1])
+	if err1 != nil || err2 != nil {
+		return false
+	}
+	x.mu.Lock()
+	x.supervisor, x.init = supervisor, init
+	x.mu.Unlock()
+	return true
+}
+
+// locked tells whether a supervisor holds the lock.
+func (x *box) locked() bool {
+	f, err := os.Open(x.path(fileLock))
+	if err != nil {
+		return false
+	}
+	defer f.Close()
+	return errors.Is(unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB), unix.EWOULDBLOCK)
+}
+
+// snapshot returns all sandboxes, by id.
+func (d *Driver) snapshot() []*box {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	all := make([]*box, 0, len(d.boxes))
+	for _, x := range d.boxes {
+		all = append(all, x)
+	}
+	slices.SortFunc(all, func(a, b *box) int { return strings.Compare(a.meta.Info.ID, b.meta.Info.ID) })
+	return all
+}

@@ -1,0 +1,259 @@
+package process
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/errand-run/errand/cluster/records"
+	recordv1 "github.com/errand-run/errand/messages/errand/record/v1"
+	"github.com/errand-run/errand/nodes/sandbox"
+	"github.com/errand-run/errand/nodes/sandbox/cgroup"
+	"github.com/errand-run/errand/nodes/sandbox/guest/pid"
+	"github.com/errand-run/errand/nodes/sandbox/guest/status"
+)
+
+// Create prepares the sandbox's directory.
+func (d *Driver) Create(_ context.Context, spec sandbox.Spec) error {
+	if err := checkSpec(spec.Spec); err != nil {
+		return err
+	}
+	if d.parent != nil {
+		if err := limitsOf(spec.Spec).Validate(); err != nil {
+			return sandbox.Permanentf(recordv1.Reason_REASON_START_ERROR, "%v", err)
+		}
+	}
+	if spec.ID == "" || strings.ContainsAny(spec.ID, "/\x00") || spec.ID[0] == '.' {
+		return records.Errorf(records.ClassInvalid, "create sandbox: bad id %q", spec.ID)
+	}
+	m := meta{
+		Info: sandbox.Info{
+			ID: spec.ID, Run: spec.Run, Attempt: spec.Attempt, Placement: spec.Placement,
+			StartToken: slices.Clone(spec.StartToken), SpecHash: slices.Clone(spec.SpecHash),
+		},
+		LogDir: spec.LogDir, Command: spec.Spec.GetCommand()[0], Dir: workingDir(spec.Spec), Boot: d.boot,
+	}
+	x := d.newBox(m)
+	x.spec = spec.Spec
+	d.mu.Lock()
+	if d.boxes[spec.ID] != nil {
+		d.mu.Unlock()
+		return records.Errorf(records.ClassConflict, "create sandbox %s: it exists", spec.ID)
+	}
+	d.boxes[spec.ID] = x
+	d.mu.Unlock()
+	if err := x.make(); err != nil {
+		_ = os.RemoveAll(x.dir)
+		d.mu.Lock()
+		delete(d.boxes, spec.ID)
+		d.mu.Unlock()
+		return fmt.Errorf("create sandbox %s: %w", spec.ID, err)
+	}
+	return nil
+}
+
+func (x *box) make() error {
+	b, err := json.Marshal(x.meta)
+	if err != nil {
+		return err
+	}
+	if err := os.Mkdir(x.dir, 0o700); err != nil {
+		return err
+	}
+	if err := status.Create(x.path(fileStatus), os.Geteuid(), os.Getegid()); err != nil {
+		return err
+	}
+	// Last, and whole: a directory without it was never complete.
+	if err := os.WriteFile(x.path(fileMeta+".new"), b, 0o600); err != nil {
+		return err
+	}
+	return os.Rename(x.path(fileMeta+".new"), x.path(fileMeta))
+}
+
+// checkSpec refuses what no try could start. It quotes no variable's value.
+func checkSpec(spec *recordv1.Spec) error {
+	if len(spec.GetCommand()) == 0 {
+		return sandbox.Permanentf(recordv1.Reason_REASON_START_ERROR, "the command is empty")
+	}
+	for i, arg := range spec.GetCommand() {
+		if strings.ContainsRune(arg, 0) {
+			return sandbox.Permanentf(recordv1.Reason_REASON_START_ERROR, "argument %d of the command holds a NUL", i)
+		}
+	}
+	for i, v := range spec.GetEnv() {
+		if strings.ContainsRune(v, 0) || strings.IndexByte(v, '=') <= 0 {
+			return sandbox.Permanentf(recordv1.Reason_REASON_START_ERROR, "variable %d of the environment holds a NUL or has no name", i)
+		}
+	}
+	if strings.ContainsRune(spec.GetWorkingDir(), 0) {
+		return sandbox.Permanentf(recordv1.Reason_REASON_START_ERROR, "the working directory holds a NUL")
+	}
+	if _, err := resolveUser(spec.GetUser()); err != nil {
+		return sandbox.Permanentf(recordv1.Reason_REASON_START_ERROR, "%v", err)
+	}
+	return nil
+}
+
+func limitsOf(spec *recordv1.Spec) cgroup.Limits {
+	return cgroup.Limits{CPUMillis: spec.GetCpuMillis(), MemoryBytes: spec.GetMemoryBytes(), Pids: spec.GetPidsLimit()}
+}
+
+func workingDir(spec *recordv1.Spec) string {
+	if dir := spec.GetWorkingDir(); dir != "" {
+		return dir
+	}
+	return "/"
+}
+
+// Start makes the supervisor and waits for its word that the command runs.
+func (d *Driver) Start(ctx context.Context, id string) (time.Time, error) {
+	x, err := d.find(id)
+	if err != nil {
+		return time.Time{}, err
+	}
+	spec, err := x.claimStart()
+	if err != nil {
+		return time.Time{}, err
+	}
+	notify, err := d.spawn(x, spec)
+	if err != nil {
+		// No supervisor is there and none will be.
+		x.mu.Lock()
+		x.exit = sandbox.Exit{Reason: recordv1.Reason_REASON_START_ERROR, Message: "the supervisor could not be started", Source: sourceNone, At: time.Now()}
+		x.logComplete = true
+		closeOnce(x.ended)
+		closeOnce(x.gone)
+		x.mu.Unlock()
+		return time.Time{}, err
+	}
+	defer notify.Close()
+	stop := context.AfterFunc(ctx, func() { _ = notify.SetReadDeadline(time.Unix(1, 0)) })
+	defer stop()
+	said, err := io.ReadAll(io.LimitReader(notify, 4096))
+	if err != nil {
+		return time.Time{}, records.Errorf(records.ClassOutcomeUnknown, "start sandbox %s: %w", id, errors.Join(ctx.Err(), err))
+	}
+	if len(said) > 0 {
+		return time.Time{}, sandbox.Transientf(recordv1.Reason_REASON_START_ERROR, "supervisor: %s", said)
+	}
+	return x.startedAt()
+}
+
+// claimStart gives the right to start to one caller.
+func (x *box) claimStart() (*recordv1.Spec, error) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.started {
+		return nil, records.Errorf(records.ClassConflict, "start sandbox %s: started before", x.meta.Info.ID)
+	}
+	if x.spec == nil {
+		// The environment is never on disk.
+		return nil, sandbox.Transientf(recordv1.Reason_REASON_START_ERROR, "the sandbox was created before the node's restart")
+	}
+	x.started = true
+	spec := x.spec
+	x.spec = nil
+	return spec, nil
+}
+
+// startedAt reads what init has reported.
+func (x *box) startedAt() (time.Time, error) {
+	if start, failed := x.startError(); failed {
+		return time.Time{}, start
+	}
+	x.readPIDs()
+	s, err := status.Read(x.path(fileStatus))
+	if err == nil && !s.StartedAt.IsZero() {
+		return s.StartedAt, nil
+	}
+	if err == nil && s.State == status.Empty {
+		err = errors.New("init did not start")
+	}
+	return time.Time{}, records.Errorf(records.ClassOutcomeUnknown, "start sandbox %s: init is gone: %w", x.meta.Info.ID, err)
+}
+
+// spawn starts the supervisor and watches it. It returns the pipe on which the
+// supervisor tells of the start.
+func (d *Driver) spawn(x *box, spec *recordv1.Spec) (notify *os.File, err error) {
+	user, err := resolveUser(spec.GetUser())
+	if err != nil {
+		return nil, sandbox.Permanentf(recordv1.Reason_REASON_START_ERROR, "%v", err)
+	}
+	lock, err := os.OpenFile(x.path(fileLock), os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("start sandbox %s: %w", x.meta.Info.ID, err)
+	}
+	defer lock.Close()
+	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		return nil, fmt.Errorf("start sandbox %s: lock: %w", x.meta.Info.ID, err)
+	}
+	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
+	if err != nil {
+		return nil, fmt.Errorf("start sandbox %s: %w", x.meta.Info.ID, err)
+	}
+	defer null.Close()
+	notify, notifyEnd, err := os.Pipe()
+	if err != nil {
+		return nil, fmt.Errorf("start sandbox %s: %w", x.meta.Info.ID, err)
+	}
+	defer notifyEnd.Close()
+	var done [2]int
+	if err := unix.Pipe2(done[:], unix.O_CLOEXEC); err != nil {
+		_ = notify.Close()
+		return nil, fmt.Errorf("start sandbox %s: %w", x.meta.Info.ID, err)
+	}
+	pidfd := -1
+	child, err := syscall.ForkExec(d.config.Helper, d.arguments(x, spec, user), &syscall.ProcAttr{
+		Dir:   "/",
+		Env:   spec.GetEnv(),
+		Files: []uintptr{null.Fd(), null.Fd(), null.Fd(), notifyEnd.Fd(), uintptr(done[1]), lock.Fd()},
+		Sys:   &syscall.SysProcAttr{Setsid: true, PidFD: &pidfd},
+	})
+	_ = unix.Close(done[1])
+	if err != nil {
+		_ = notify.Close()
+		_ = unix.Close(done[0])
+		if errors.Is(err, unix.E2BIG) {
+			return nil, sandbox.Permanentf(recordv1.Reason_REASON_START_ERROR, "the command's arguments and environment are too long")
+		}
+		return nil, sandbox.Transientf(recordv1.Reason_REASON_START_ERROR, "start supervisor: %v", err)
+	}
+	if ref, err := pid.Of(child); err == nil {
+		x.mu.Lock()
+		x.supervisor = ref
+		x.mu.Unlock()
+	}
+	// A poller that takes neither is closed: the next driver adopts the sandbox.
+	_ = d.poller.add(done[0], func() { x.tryFinal() })
+	_ = d.poller.add(pidfd, func() { d.supervisorEnded(x) })
+	return notify, nil
+}
+
+// arguments are those of "sandbox-init supervise".
+func (d *Driver) arguments(x *box, spec *recordv1.Spec, user string) []string {
+	args := []string{
+		filepath.Base(d.config.Helper), "supervise", "dir=" + x.dir, "log=" + x.meta.LogDir,
+		"segment=" + strconv.FormatInt(d.config.LogSegmentBytes, 10), "segments=" + strconv.Itoa(d.config.LogSegments),
+		"isolate=" + strconv.FormatBool(d.isolate), "user=" + user, "chdir=" + x.meta.Dir,
+	}
+	if d.parent != nil {
+		limits := limitsOf(spec)
+		args = append(args,
+			"cgroups="+d.config.CgroupRoot, "parent="+d.parent.Name(), "id="+x.meta.Info.ID,
+			"cpu="+strconv.FormatInt(limits.CPUMillis, 10),
+			"memory="+strconv.FormatInt(limits.MemoryBytes, 10),
+			"pids="+strconv.FormatInt(limits.Pids, 10))
+	}
+	return append(append(args, "--"), spec.GetCommand()...)
+}
