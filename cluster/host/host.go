@@ -32,15 +32,23 @@ type Clock interface {
 	After(d time.Duration, deliver func()) (stop func())
 }
 
+// What a host is made of, under names that need no import of protoactor.
+type (
+	// Dispatcher runs the turns of actors.
+	Dispatcher = actor.Dispatcher
+	// MailboxProducer makes the mailbox of an actor.
+	MailboxProducer = actor.MailboxProducer
+)
+
 // Options are what a host is made of. Clock is required.
 type Options struct {
 	Clock Clock
 	// Dispatcher runs the turns of all actors; nil means a goroutine for each
 	// actor that has messages.
-	Dispatcher actor.Dispatcher
+	Dispatcher Dispatcher
 	// Mailbox makes the mailbox of each actor; nil means protoactor's unbounded
 	// one.
-	Mailbox actor.MailboxProducer
+	Mailbox MailboxProducer
 	// Log may be nil.
 	Log *zap.Logger
 	// Failed is told of every top actor that was given up, from a goroutine of the

@@ -1,0 +1,3 @@
+package run
+
+import _ "os"

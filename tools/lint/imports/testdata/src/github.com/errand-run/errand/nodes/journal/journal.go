@@ -1,0 +1,3 @@
+package journal
+
+import _ "go.etcd.io/bbolt"

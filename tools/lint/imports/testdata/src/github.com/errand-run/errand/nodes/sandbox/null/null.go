@@ -1,0 +1,3 @@
+package null
+
+import _ "github.com/errand-run/errand/nodes/sandbox"

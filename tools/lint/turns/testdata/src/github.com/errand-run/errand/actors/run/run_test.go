@@ -1,0 +1,5 @@
+package run
+
+import "time"
+
+var started = time.Now()
