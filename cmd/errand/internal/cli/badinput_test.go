@@ -173,7 +173,8 @@ func TestAddressAndTokenPrecedence(t *testing.T) {
 
 func TestWhatTheNodeRefusesIsAUsageError(t *testing.T) {
 	s := startFake(t, nil)
-	newInvocation(t, s.URL()).run("run", "--name", "a/b", "busybox").wantError(t, ExitUsage, "name: has a character")
+	newInvocation(t, s.URL()).run("run", "--name", "a/b", "busybox").wantError(t, ExitUsage, "--name: has a character that is not allowed\n--env A: is bad\n")
+	newInvocation(t, s.URL()).run("run", "-o", "json", "--name", "a/b", "busybox").wantError(t, ExitUsage, `"code":"INVALID_FIELD"`)
 	if len(s.Runs()) != 0 {
 		t.Error("a run was made")
 	}

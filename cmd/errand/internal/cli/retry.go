@@ -23,6 +23,10 @@ type patience struct {
 	pauseMin, pauseMax time.Duration
 }
 
+// codeLogElsewhere is the API's word for a log that lies on another node. Asking
+// this one again does not bring it here.
+const codeLogElsewhere = "LOG_ELSEWHERE"
+
 var defaultPatience = patience{
 	first:    3 * time.Second,
 	again:    2 * time.Minute,
@@ -41,6 +45,9 @@ func transient(err error) bool {
 		return false
 	}
 	code := connect.CodeOf(err)
+	if info := infoOf(err); info.GetCode() == codeLogElsewhere {
+		return false
+	}
 	if connect.IsWireError(err) {
 		switch code {
 		case connect.CodeUnavailable, connect.CodeCanceled, connect.CodeDeadlineExceeded, connect.CodeResourceExhausted:

@@ -13,6 +13,8 @@ import (
 	"testing"
 	"time"
 
+	"connectrpc.com/connect"
+
 	"github.com/errand-run/errand/cmd/errand/internal/fakeapi"
 	errandv1 "github.com/errand-run/errand/messages/errand/v1"
 	"github.com/errand-run/errand/messages/errand/v1/errandv1connect"
@@ -324,3 +326,43 @@ type failingWriter struct{}
 func (failingWriter) Write([]byte) (int, error) { return 0, syscall.ENOSPC }
 
 var _ io.Writer = failingWriter{}
+
+func TestRunTellsWhereOutputIsMissing(t *testing.T) {
+	s := startFake(t, func(s *fakeapi.Server) {
+		s.Script = func(l *fakeapi.Live) {
+			l.Start()
+			l.Write(toStdout, "x\n")
+			l.Drop(42)
+			l.Write(toStdout, "y\n")
+			l.EndLog(&errandv1.LogEnd{DroppedBytes: 42})
+			l.Exit(0)
+		}
+	})
+	got := newInvocation(t, s.URL()).run("run", "busybox")
+	got.want(t, 0, "x\ny\n", "errand: 42 bytes of the output are missing here: they were dropped by the log's size limit or a full disk\n")
+}
+
+func TestRunThatNeverStartedHasNoIncompleteLog(t *testing.T) {
+	s := startFake(t, func(s *fakeapi.Server) {
+		s.Script = func(l *fakeapi.Live) {
+			l.EndLog(&errandv1.LogEnd{})
+			l.End(errandv1.Status_STATUS_FAILED, errandv1.Reason_REASON_IMAGE_NOT_FOUND, "no image", nil)
+		}
+	})
+	got := newInvocation(t, s.URL()).run("run", "nope")
+	got.want(t, 125, "", "errand: run "+s.Runs()[0].Run().GetId()+" FAILED: IMAGE_NOT_FOUND: no image\n")
+}
+
+func TestRunGivesTheExitCodeAlthoughItsLogCanNotBeRead(t *testing.T) {
+	for name, err := range map[string]error{
+		"elsewhere":  fakeapi.Fail(connect.CodeUnavailable, "LOG_ELSEWHERE", "the log is on node n2"),
+		"unreadable": fakeapi.Fail(connect.CodeInternal, "LOG_UNREADABLE", "the log has a hole"),
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := startFake(t, func(s *fakeapi.Server) { s.Script, s.LogError = seventeen, func() error { return err } })
+			got := newInvocation(t, s.URL()).run("run", "busybox")
+			got.wantError(t, 17, "could not be read to its end: the log")
+			newInvocation(t, s.URL()).run("logs", "-f", s.Runs()[0].Run().GetId()).wantError(t, 125, "errand: the log")
+		})
+	}
+}

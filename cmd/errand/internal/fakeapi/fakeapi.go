@@ -32,8 +32,10 @@ type Server struct {
 	Cut func(procedure string) int
 	// LoseAnswers is how many creations are done without an answer.
 	LoseAnswers int
-	Images      []*errandv1.Image
-	Nodes       []*errandv1.Node
+	// LogError, when it returns one, is the answer to a call of Logs.
+	LogError func() error
+	Images   []*errandv1.Image
+	Nodes    []*errandv1.Node
 
 	mu       sync.Mutex
 	runs     []*Live // oldest first
@@ -239,6 +241,17 @@ func (l *Live) WriteAt(stream errandv1.Stream, at time.Time, data string) {
 		l.log = append(l.log, entry{at: offset, chunk: &errandv1.LogChunk{
 			Stream: stream, At: timestamppb.New(at), Data: []byte(data), NextOffset: offset + int64(len(data)) + 17,
 		}})
+	})
+}
+
+// Drop adds a mark for bytes that were dropped from the log.
+func (l *Live) Drop(bytes int64) {
+	l.change(func() {
+		var offset int64
+		if len(l.log) > 0 {
+			offset = l.log[len(l.log)-1].chunk.GetNextOffset()
+		}
+		l.log = append(l.log, entry{at: offset, chunk: &errandv1.LogChunk{DroppedBytes: bytes, NextOffset: offset + 17}})
 	})
 }
 

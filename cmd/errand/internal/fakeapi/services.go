@@ -26,12 +26,23 @@ func fail(code connect.Code, format string, arguments ...any) error {
 	return connect.NewError(code, fmt.Errorf(format, arguments...))
 }
 
+// Fail makes an error with the detail that those of the API carry.
+func Fail(class connect.Code, code, text string, fields ...*errandv1.FieldViolation) error {
+	made := connect.NewError(class, errors.New(text))
+	if detail, err := connect.NewErrorDetail(&errandv1.ErrorInfo{Code: code, Fields: fields}); err == nil {
+		made.AddDetail(detail)
+	}
+	return made
+}
+
 func ended(run *errandv1.Run) bool { return run.GetStatus() >= errandv1.Status_STATUS_SUCCEEDED }
 
 func (r *runService) Create(_ context.Context, request *errandv1.CreateRunRequest) (*errandv1.CreateRunResponse, error) {
 	s := (*Server)(r)
 	if name := request.GetName(); strings.ContainsAny(name, "\n/") {
-		return nil, fail(connect.CodeInvalidArgument, "name: has a character that is not allowed")
+		return nil, Fail(connect.CodeInvalidArgument, "INVALID_FIELD", "name: has a character that is not allowed; spec.env[\"A\"]: is bad",
+			&errandv1.FieldViolation{Field: "name", Text: "has a character that is not allowed"},
+			&errandv1.FieldViolation{Field: `spec.env["A"]`, Text: "is bad"})
 	}
 	if request.GetSpec().GetImage() == "" && request.GetSpec().GetDriver() == "" {
 		return nil, fail(connect.CodeInvalidArgument, "spec.image: is empty, and the containerd driver wants one")
@@ -183,6 +194,11 @@ func (r *runService) Logs(ctx context.Context, request *errandv1.LogsRequest, st
 		return fail(connect.CodeNotFound, "run %s has no attempt %d", request.GetId(), request.GetAttempt())
 	}
 	s := (*Server)(r)
+	if s.LogError != nil {
+		if err := s.LogError(); err != nil {
+			return err
+		}
+	}
 	position := request.GetOffset()
 	first := true
 	for {
