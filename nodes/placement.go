@@ -121,6 +121,8 @@ func (m *Machine) add(entry *recordv1.JournalEntry, assignment *recordv1.Assignm
 		key: key, id: records.SandboxID(key.Run, key.Attempt, key.Placement), entry: entry, assignment: assignment,
 		tornDown: entry.GetTornDown(), emptied: entry.GetTornDown(),
 	}
+	// A create that a crash cut short may have left something.
+	_, p.mayExist = m.orphans[p.id]
 	m.placements[p.id] = p
 	m.ofRun[key.Run] = append(m.ofRun[key.Run], p)
 	if entry.GetCommit() > m.assignments.Revision() {
