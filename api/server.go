@@ -60,8 +60,11 @@ type Config struct {
 const (
 	// requestBytesMax is above what validation allows, so that it is validation that
 	// refuses a large request and names the field.
-	requestBytesMax      = 24 << 20
-	importMessageMax     = 2 << 20
+	requestBytesMax  = 24 << 20
+	importMessageMax = 2 << 20
+	// compressBytesMin leaves the batches of a log as they are: on one machine
+	// compression costs more than it saves.
+	compressBytesMin     = 1 << 20
 	importBytesMax       = 32 << 30
 	headerBytesMax       = 64 << 10
 	headerTimeout        = 10 * time.Second
@@ -125,6 +128,7 @@ func (s *Server) routes() http.Handler {
 	options := []connect.HandlerOption{
 		connect.WithRecover(s.recovered),
 		connect.WithInterceptors(&callInterceptor{server: s}),
+		connect.WithCompressMinBytes(compressBytesMin),
 	}
 	runs := append(options, connect.WithReadMaxBytes(requestBytesMax))
 	images := append(options, connect.WithReadMaxBytes(importMessageMax))

@@ -54,8 +54,12 @@ func (r *reader) Next(ctx context.Context) (api.LogBatch, error) {
 	if r.over {
 		return batch, io.EOF
 	}
-	size, reading := 0, ctx
+	size, gathering := 0, context.Context(nil)
 	for size < api.LogBatchBytes && len(batch.Chunks) < api.LogBatchChunks {
+		reading := ctx
+		if gathering != nil && !r.reader.More() {
+			reading = gathering
+		}
 		chunk, err := r.reader.Next(reading)
 		switch {
 		case errors.Is(err, io.EOF):
@@ -68,7 +72,7 @@ func (r *reader) Next(ctx context.Context) (api.LogBatch, error) {
 		}
 		if len(batch.Chunks) == 0 && r.follow {
 			var cancel context.CancelFunc
-			reading, cancel = context.WithTimeout(ctx, gatherTime)
+			gathering, cancel = context.WithTimeout(ctx, gatherTime)
 			defer cancel()
 		}
 		size += len(chunk.Data)
