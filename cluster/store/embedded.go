@@ -57,6 +57,7 @@ type embedded struct {
 	face    *grpc.Server
 	serving sync.WaitGroup
 	lock    *os.File
+	space   *space
 }
 
 // startEmbedded starts a server under dir and returns when it answers.
@@ -72,6 +73,10 @@ func startEmbedded(ctx context.Context, dir string, log *zap.Logger) (_ *embedde
 		}
 	}()
 	if err = checkFile(dir); err != nil {
+		return nil, nil, err
+	}
+	e.space = &space{dir: dir, log: log}
+	if err = e.space.check(); err != nil {
 		return nil, nil, err
 	}
 	e.server, err = embed.StartEtcd(serverConfig(dir, log))

@@ -20,7 +20,9 @@ type Store struct {
 	log      *zap.Logger
 	metrics  *metrics
 	embedded *embedded
-	conn     atomic.Pointer[connection]
+	// space is nil for a store elsewhere.
+	space *space
+	conn  atomic.Pointer[connection]
 	// generation numbers the streams that watches share: a new one avoids a stream
 	// that went silent.
 	generation atomic.Int64
@@ -70,6 +72,9 @@ func Open(ctx context.Context, config Config) (*Store, error) {
 	s.base, s.end = context.WithCancel(context.Background())
 	s.running, s.stop = context.WithCancel(s.base)
 	s.background.Go(s.probe)
+	if s.space != nil {
+		s.background.Go(func() { s.space.watch(s.running) })
+	}
 	return s, nil
 }
 
@@ -79,7 +84,7 @@ func (s *Store) connect(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		s.embedded = server
+		s.embedded, s.space = server, server.space
 		s.conn.Store(conn)
 		return nil
 	}

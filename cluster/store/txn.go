@@ -160,6 +160,9 @@ func (s *Store) carry(p *pending) records.Result {
 	if p.txn.ReadOnly() {
 		return s.repeat(ctx, p)
 	}
+	if err := s.space.refusal(); err != nil {
+		return records.Result{Err: err}
+	}
 	result, _ := s.send(ctx, p, true)
 	return result
 }
