@@ -105,11 +105,13 @@ func (m *Machine) landed(now actors.Instant, f *flight, revision int64) {
 	before := m.snapshot
 	m.take(d.run, revision)
 	switch d.change {
-	case changePlace, changeWish:
-		m.snapshot.assignment, m.snapshot.assignmentKnown = d.assignment, true
+	case changePlace:
+		m.snapshot.assignment, m.snapshot.assignmentKnown, m.snapshot.committed = d.assignment, true, revision
+	case changeWish:
+		m.snapshot.assignment, m.snapshot.assignmentKnown, m.snapshot.committed = d.assignment, true, before.committed
 	case changeUpdate:
 		// The placement did not change, and only this actor writes its assignment.
-		m.snapshot.assignment, m.snapshot.assignmentKnown = before.assignment, before.assignmentKnown
+		m.snapshot.assignment, m.snapshot.assignmentKnown, m.snapshot.committed = before.assignment, before.assignmentKnown, before.committed
 	default:
 	}
 	m.perform(d, revision)
@@ -139,7 +141,7 @@ func (m *Machine) report(d decision, revision int64) {
 func (m *Machine) compareFailed(now actors.Instant, f *flight, result records.Result) {
 	mod := m.snapshot.mod
 	m.snapshot = snapshot{}
-	if !m.read(now, f, result, false, nil) {
+	if !m.read(now, f, result) {
 		return
 	}
 	if f.decision.change != changePlace || m.snapshot.mod != mod {
@@ -155,28 +157,25 @@ func (m *Machine) wasLoaded(now actors.Instant, f *flight, result records.Result
 		m.storeFailed("load", result.Err)
 		return
 	}
-	assignment, known := (*recordv1.Assignment)(nil), false
+	var found snapshot
 	if f.node != "" {
-		known = true
+		found.assignmentKnown = true
 		if kv, ok := result.First(1); ok {
-			assignment = &recordv1.Assignment{}
-			if err := records.Decode(kv, assignment); err != nil {
+			found.assignment, found.committed = &recordv1.Assignment{}, kv.Create
+			if err := records.Decode(kv, found.assignment); err != nil {
 				m.giveUp(err)
 				return
 			}
 		}
 	}
-	if !m.read(now, f, result, known, assignment) {
-		return
-	}
-	if known && m.snapshot.run.GetPlacement().GetNode() != f.node {
-		m.snapshot.assignment, m.snapshot.assignmentKnown = nil, false
+	if m.read(now, f, result) && found.assignmentKnown && m.snapshot.run.GetPlacement().GetNode() == f.node {
+		m.snapshot.assignment, m.snapshot.assignmentKnown, m.snapshot.committed = found.assignment, true, found.committed
 	}
 }
 
 // read takes over the record that is the first response. It is false when the
 // activation can not go on with it.
-func (m *Machine) read(now actors.Instant, of *flight, result records.Result, known bool, assignment *recordv1.Assignment) bool {
+func (m *Machine) read(now actors.Instant, of *flight, result records.Result) bool {
 	if len(m.pending) == 0 {
 		m.failures = 0
 	}
@@ -194,7 +193,7 @@ func (m *Machine) read(now actors.Instant, of *flight, result records.Result, kn
 		return false
 	}
 	m.take(run, kv.Mod)
-	m.snapshot.assignment, m.snapshot.assignmentKnown, m.snapshot.fresh = assignment, known, of.fresh
+	m.snapshot.fresh = of.fresh
 	for _, f := range m.doubts {
 		if f.writer == run.GetWriter() {
 			// It had landed. Nothing has changed the record since.

@@ -180,6 +180,17 @@ func tellNode(node string, message proto.Message) actors.Effect {
 	return actors.Tell{Kind: actors.KindNode, Identity: node, Message: message}
 }
 
+// startFollow tells a node of an assignment that was put at a revision, 0 for that
+// of the decision itself.
+func startFollow(node string, assignment *recordv1.Assignment, committed int64) follow {
+	return func(revision int64) actors.Effect {
+		if committed != 0 {
+			revision = committed
+		}
+		return tellNode(node, &actorv1.Start{Assignment: assignment, Commit: revision})
+	}
+}
+
 func stopFollow(run *recordv1.Run) follow {
 	stop := &actorv1.Stop{
 		Run: run.GetId(), Attempt: run.GetAttempt(), Placement: run.GetPlacement().GetNumber(),

@@ -599,3 +599,24 @@ func TestStartDeadlineOfAPlacedRunIsAWishThatItsNodeDecides(t *testing.T) {
 		})
 	}
 }
+
+func TestPlacedRunRemindsItsNodeOfTheStart(t *testing.T) {
+	b := newBench(t, true, "n1")
+	b.place()
+	placed := b.store.revision
+	b.step(actors.Activated{})
+	b.land()
+	b.tells = nil
+	b.now = at(waitingLook)
+	b.wake()
+	b.land()
+	_, awake := b.told()
+	node, m := b.told()
+	start, ok := m.(*actorv1.Start)
+	if node != "n1" || !ok || start.GetCommit() != placed || !proto.Equal(start.GetAssignment().GetSpec(), newRun().GetSpec()) {
+		t.Fatalf("told %s %v", node, m)
+	}
+	if ms := awake.(*actorv1.Awake).GetInMs(); ms < waitingLook.Milliseconds() || b.store.revision != placed {
+		t.Fatalf("asked to wait %d ms, revision %d", ms, b.store.revision)
+	}
+}

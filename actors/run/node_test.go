@@ -37,7 +37,7 @@ func (n *node) receive(message proto.Message, yes bool) {
 		n.world.toRun = append(n.world.toRun, answer)
 	case *actorv1.Start:
 		// Only what the store holds at exactly this revision.
-		if kv, ok := n.assigned(); ok && kv.Mod == m.GetCommit() {
+		if kv, ok := n.assigned(); ok && kv.Create == m.GetCommit() {
 			n.accept(m.GetAssignment())
 		}
 	case *actorv1.Stop:

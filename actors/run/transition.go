@@ -108,6 +108,8 @@ type snapshot struct {
 	// assignmentKnown, when somebody deleted it.
 	assignment      *recordv1.Assignment
 	assignmentKnown bool
+	// committed is the revision that put the assignment there.
+	committed int64
 	// fresh says that the record was read after the request being decided had
 	// arrived.
 	fresh bool
@@ -245,7 +247,20 @@ func lookPlaced(now actors.Instant, s snapshot, _ request) decision {
 	if startDeadlinePassed(now, s.run) {
 		return wish(now, s, &recordv1.Wish{Reason: recordv1.Reason_REASON_START_DEADLINE, By: byEngine, At: now.Milli()})
 	}
-	return decision{lookAgain: untilWake(now, s.run)}
+	return remindOfStart(now, s)
+}
+
+// remindOfStart tells the node again of its assignment: it may have missed it, or
+// its Started may have been lost.
+func remindOfStart(now actors.Instant, s snapshot) decision {
+	if !s.assignmentKnown {
+		return decision{change: changeAssignment}
+	}
+	d := decision{lookAgain: untilWake(now, s.run)}
+	if s.assignment != nil {
+		d.after = []follow{startFollow(s.run.GetPlacement().GetNode(), s.assignment, s.committed)}
+	}
+	return d
 }
 
 // lookRunning is the backup of the timeout, which the node enforces itself.
@@ -284,9 +299,7 @@ func place(now actors.Instant, s snapshot, r request) decision {
 	}
 	return decision{
 		change: changePlace, run: run, assignment: assignment, node: m.node, nextWake: nextWake(now, run),
-		after: []follow{func(revision int64) actors.Effect {
-			return tellNode(m.node, &actorv1.Start{Assignment: assignment, Commit: revision})
-		}},
+		after: []follow{startFollow(m.node, assignment, 0)},
 	}
 }
 

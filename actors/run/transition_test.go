@@ -110,7 +110,7 @@ func TestEveryPhaseAndRequest(t *testing.T) {
 			onStarted: {changeReload, same, ""}, onExited: {changeReload, same, ""}, onCancel: {changeEnd, canceled, "RECORDED"},
 		},
 		placed: {
-			onVoided: {changeUnplace, pending, "Ack"}, onStarted: {changeUpdate, runs, ""},
+			onWake: {after: "Start"}, onVoided: {changeUnplace, pending, "Ack"}, onStarted: {changeUpdate, runs, ""},
 			onExited: {changeEnd, failed, "Ack"}, onCancel: {changeWish, pending, "Stop RECORDED"},
 		},
 		running: {

@@ -12,7 +12,8 @@ const (
 	// round in which no node took it.
 	backoffMin = time.Second
 	backoffMax = 30 * time.Second
-	// waitingLook is how often a run that waits for a node is looked at.
+	// waitingLook is how often a run is looked at that waits for a node, to take it
+	// or to start it.
 	waitingLook = 10 * time.Second
 	// wishReminder is how often a node is told again of a wish.
 	wishReminder = 30 * time.Second
@@ -84,7 +85,7 @@ func nextWake(now actors.Instant, run *recordv1.Run) int64 {
 		}
 		at = earlier(startDeadline(run), next)
 	case placed:
-		at = startDeadline(run)
+		at = earlier(startDeadline(run), milliAfter(now, waitingLook))
 	case running:
 		at = timeoutBackup(run)
 	default:
