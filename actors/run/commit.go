@@ -107,11 +107,13 @@ func (m *Machine) landed(now actors.Instant, f *flight, revision int64) {
 	switch d.change {
 	case changePlace:
 		m.snapshot.assignment, m.snapshot.assignmentKnown, m.snapshot.committed = d.assignment, true, revision
-	case changeWish:
-		m.snapshot.assignment, m.snapshot.assignmentKnown, m.snapshot.committed = d.assignment, true, before.committed
-	case changeUpdate:
-		// The placement did not change, and only this actor writes its assignment.
+	case changeWish, changeUpdate:
+		// The placement did not change, and only this actor writes its assignment. What
+		// was unknown before, after a reload, stays so.
 		m.snapshot.assignment, m.snapshot.assignmentKnown, m.snapshot.committed = before.assignment, before.assignmentKnown, before.committed
+		if d.change == changeWish && before.assignmentKnown {
+			m.snapshot.assignment = d.assignment
+		}
 	default:
 	}
 	m.perform(d, revision)

@@ -205,6 +205,8 @@ func TestOutcomeOfExit(t *testing.T) {
 		{"a cancel that came too late", code(0, func(e *recordv1.Exit) { e.StopCause = recordv1.StopCause_STOP_CAUSE_CANCEL }), recordv1.Status_STATUS_SUCCEEDED, 0, 0, ""},
 		{"a cancel that came too late for a failure", code(3), recordv1.Status_STATUS_FAILED, recordv1.Reason_REASON_EXIT_CODE, 3, "exit code 3"},
 		{"timed out", code(143, signal(15), stopped(recordv1.StopCause_STOP_CAUSE_TIMEOUT)), recordv1.Status_STATUS_TIMED_OUT, recordv1.Reason_REASON_TIMEOUT, 143, "the timeout of 1m has passed"},
+		{"stopped by the start deadline", code(143, signal(15), stopped(recordv1.StopCause_STOP_CAUSE_START_DEADLINE)), recordv1.Status_STATUS_TIMED_OUT, recordv1.Reason_REASON_START_DEADLINE, 143, "not started within 5m"},
+		{"stopped for no known cause", code(143, signal(15), stopped(recordv1.StopCause_STOP_CAUSE_UNSPECIFIED)), recordv1.Status_STATUS_FAILED, recordv1.Reason_REASON_SIGNAL, 143, "killed by signal 15"},
 		{"drained", code(143, signal(15), stopped(recordv1.StopCause_STOP_CAUSE_DRAIN)), recordv1.Status_STATUS_FAILED, recordv1.Reason_REASON_DRAINED, 143, drainedText},
 		{"drained, ended well", code(0, stopped(recordv1.StopCause_STOP_CAUSE_DRAIN)), recordv1.Status_STATUS_SUCCEEDED, 0, 0, ""},
 		{"fenced with a code", code(137, func(e *recordv1.Exit) { e.Fenced = true }), recordv1.Status_STATUS_FAILED, recordv1.Reason_REASON_NODE_FENCED, -1, "the node had lost its session and stopped what it ran"},
@@ -283,5 +285,102 @@ func TestStartDeadline(t *testing.T) {
 				t.Error("the wish outlived the start")
 			}
 		})
+	}
+}
+
+func TestVoidOfTheCurrentPlacement(t *testing.T) {
+	wish := func(reason recordv1.Reason) *recordv1.Wish { return &recordv1.Wish{Reason: reason, By: "ann"} }
+	cases := []struct {
+		name    string
+		wish    *recordv1.Wish
+		void    *recordv1.Void
+		change  change
+		status  recordv1.Status
+		reason  recordv1.Reason
+		message string
+		hold    string
+	}{
+		{"transient", nil, &recordv1.Void{Reason: recordv1.Reason_REASON_IMAGE_PULL, Message: "registry away"}, changeUnplace, recordv1.Status_STATUS_PENDING, 0, "", "node n1: registry away"},
+		{"without a reason", nil, &recordv1.Void{Message: "no room"}, changeUnplace, recordv1.Status_STATUS_PENDING, 0, "", "node n1: no room"},
+		{"without words", nil, &recordv1.Void{}, changeUnplace, recordv1.Status_STATUS_PENDING, 0, "", ""},
+		{"permanent", nil, &recordv1.Void{Reason: recordv1.Reason_REASON_IMAGE_NOT_FOUND, Message: "no such image: x", Permanent: true}, changeEnd, recordv1.Status_STATUS_FAILED, recordv1.Reason_REASON_IMAGE_NOT_FOUND, "no such image: x", ""},
+		{"permanent without a reason", nil, &recordv1.Void{Permanent: true}, changeEnd, recordv1.Status_STATUS_FAILED, recordv1.Reason_REASON_START_ERROR, "the command could not be started", ""},
+		{"permanent and canceled", wish(recordv1.Reason_REASON_CANCELED), &recordv1.Void{Reason: recordv1.Reason_REASON_NOT_FOUND, Permanent: true}, changeEnd, recordv1.Status_STATUS_CANCELED, recordv1.Reason_REASON_CANCELED, "canceled by ann before the command was started", ""},
+		{"canceled", wish(recordv1.Reason_REASON_CANCELED), &recordv1.Void{Reason: recordv1.Reason_REASON_CANCELED, Message: "stopped"}, changeEnd, recordv1.Status_STATUS_CANCELED, recordv1.Reason_REASON_CANCELED, "canceled by ann before the command was started", ""},
+		{"canceled by nobody known", &recordv1.Wish{Reason: recordv1.Reason_REASON_CANCELED}, &recordv1.Void{}, changeEnd, recordv1.Status_STATUS_CANCELED, recordv1.Reason_REASON_CANCELED, "canceled before the command was started", ""},
+		{"start deadline, the echo of the wish", wish(recordv1.Reason_REASON_START_DEADLINE), &recordv1.Void{Reason: recordv1.Reason_REASON_START_DEADLINE, Message: "stopped"}, changeEnd, recordv1.Status_STATUS_TIMED_OUT, recordv1.Reason_REASON_START_DEADLINE, "not started within 5m", ""},
+		{"timeout", wish(recordv1.Reason_REASON_TIMEOUT), &recordv1.Void{}, changeEnd, recordv1.Status_STATUS_TIMED_OUT, recordv1.Reason_REASON_TIMEOUT, "the timeout of 1m has passed", ""},
+	}
+	for _, c := range cases {
+		t.Run(c.name, func(t *testing.T) {
+			s := inPhase(placed)
+			s.run.Wish = c.wish
+			d := decide(at(time.Second), s, voided{&actorv1.Voided{Run: testID, Attempt: 1, Placement: 2, Node: "n1", Void: c.void}})
+			run := d.run
+			if d.change != c.change || run.GetStatus() != c.status || run.GetReason() != c.reason || run.GetMessage() != c.message || run.GetHoldMessage() != c.hold {
+				t.Errorf("got %d %v", d.change, run)
+			}
+			if run.ExitCode != nil || run.GetPlacement() != nil || namesOf(d) != "Ack" || d.node != "n1" {
+				t.Errorf("%v, effects %s", run, namesOf(d))
+			}
+		})
+	}
+}
+
+func TestCancelOfAPlacementWhoseAssignmentIsGoneMakesNoOther(t *testing.T) {
+	s := inPhase(running)
+	s.assignment = nil
+	d := decide(at(time.Second), s, requestOf(onCancel))
+	if d.change != changeUpdate || d.assignment != nil || d.run.GetWish() == nil || namesOf(d) != "Stop RECORDED" {
+		t.Errorf("%d %v %s", d.change, d.run, namesOf(d))
+	}
+}
+
+func TestOldMessagesChangeNothing(t *testing.T) {
+	for p := placed; p <= running; p++ {
+		for _, r := range []request{
+			voided{&actorv1.Voided{Run: testID, Attempt: 1, Placement: 1, Node: "n1", Void: &recordv1.Void{Permanent: true}}},
+			started{&actorv1.Started{Run: testID, Attempt: 1, Placement: 1, Node: "n1"}},
+			granted{node: "n1", attempt: 1, placement: 1},
+			refused{attempt: 1, placement: 1, permanent: recordv1.Reason_REASON_START_ERROR},
+		} {
+			if d := decide(at(time.Second), inPhase(p), r); d.change != changeNothing {
+				t.Errorf("%s %s: change %d", p, r.column(), d.change)
+			}
+		}
+		d := decide(at(time.Second), inPhase(p), exited{&actorv1.Exited{Run: testID, Attempt: 1, Placement: 1, Node: "n1", Exit: exitOf(7)}})
+		if d.change != changeUpdate || d.run.GetStatus() != inPhase(p).run.GetStatus() || len(d.run.GetLateExits()) != 1 {
+			t.Errorf("%s: late exit: %d %v", p, d.change, d.run)
+		}
+	}
+}
+
+func TestWords(t *testing.T) {
+	memory := func(bytes int64) string {
+		return memoryOf(&recordv1.Run{Spec: &recordv1.Spec{MemoryBytes: bytes}})
+	}
+	many := make([]refusal, refusalsShown+2)
+	for i := range many {
+		many[i] = refusal{node: "n", message: "no"}
+	}
+	cases := map[string]string{
+		span(5 * time.Minute):      "5m",
+		span(2 * time.Hour):        "2h",
+		span(90 * time.Second):     "1m30s",
+		span(0):                    "0s",
+		span(10 * time.Second):     "10s",
+		memory(0):                  "",
+		memory(2 << 30):            " of 2 GiB",
+		memory(64 << 20):           " of 64 MiB",
+		memory(1000):               " of 1000 bytes",
+		refusalsText(many[:2]):     "node n: no; node n: no",
+		refusalsText(many)[44:]:    "; node n: no; and 2 more",
+		refusalsText(nil):          noNodes,
+		silentNode(reserveTimeout): "no answer within 2s",
+	}
+	for got, want := range cases {
+		if got != want {
+			t.Errorf("%q, want %q", got, want)
+		}
 	}
 }
