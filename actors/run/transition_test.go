@@ -374,7 +374,7 @@ func TestWords(t *testing.T) {
 		memory(64 << 20):           " of 64 MiB",
 		memory(1000):               " of 1000 bytes",
 		refusalsText(many[:2]):     "node n: no; node n: no",
-		refusalsText(many)[44:]:    "; node n: no; and 2 more",
+		refusalsText(many):         "node n: no; node n: no; node n: no; node n: no; node n: no; and 2 more",
 		refusalsText(nil):          noNodes,
 		silentNode(reserveTimeout): "no answer within 2s",
 	}
