@@ -162,6 +162,8 @@ func (r *Reader) step() (chunk Chunk, ok bool, err error) {
 			if found, err := r.open(); err != nil || !found {
 				return Chunk{}, false, err
 			}
+			// It may already stand within a record.
+			continue
 		}
 		h, record, err := r.record()
 		if err != nil {

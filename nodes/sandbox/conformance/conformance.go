@@ -67,8 +67,8 @@ func Run(t *testing.T, make func(t *testing.T) Harness) {
 		{name: "environment, arguments and working directory arrive", test: (*suite).environment, real: true},
 		{name: "the log is byte-exact", test: (*suite).logExact, real: true},
 		{name: "a long binary line is byte-exact", test: (*suite).logBinary, real: true},
-		{name: "output of 8 MiB is complete", test: (*suite).logLarge, real: true},
-		{name: "a programmed log has an end mark", test: (*suite).logProgrammed},
+		{name: "output of 300,000 lines is complete", test: (*suite).logLarge, real: true},
+		{name: "a short log is complete and has an end mark", test: (*suite).logShort},
 		{name: "a process that outlives the command is left over and dies", test: (*suite).leftover, real: true},
 		{name: "a stopped command dies", test: (*suite).stopped, real: true},
 		{name: "a fork bomb dies", test: (*suite).forkBomb, real: true, pids: true},
@@ -249,8 +249,9 @@ func (s *suite) log(spec sandbox.Spec) (stdout, stderr []byte) {
 	r, err := logs.OpenReader(spec.LogDir, logs.Options{Follow: true})
 	s.check("open log", err)
 	defer r.Close()
+	ctx := s.context()
 	for {
-		chunk, err := r.Next(s.context())
+		chunk, err := r.Next(ctx)
 		if errors.Is(err, io.EOF) {
 			break
 		}

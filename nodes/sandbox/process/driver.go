@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/errand-run/errand/cluster/records"
+	recordv1 "github.com/errand-run/errand/messages/errand/record/v1"
 	"github.com/errand-run/errand/nodes/sandbox"
 	"github.com/errand-run/errand/nodes/sandbox/guest/pid"
 )
@@ -116,7 +117,9 @@ func (d *Driver) Kill(ctx context.Context, id string) (leftover bool, err error)
 // killRest makes sure of an empty cgroup; a supervisor that died left it to others.
 func (d *Driver) killRest(ctx context.Context, x *box, wasAlive bool) (leftover bool, err error) {
 	x.mu.Lock()
-	leftover = x.leftover || wasAlive
+	// A command that ended by itself in the same moment was not killed.
+	lost := x.exit.Code == nil && x.exit.Reason == recordv1.Reason_REASON_SANDBOX_LOST
+	leftover = x.leftover || wasAlive && (lost || x.exit.Signal == int32(unix.SIGKILL))
 	x.mu.Unlock()
 	if x.group == nil {
 		return leftover, nil

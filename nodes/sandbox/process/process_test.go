@@ -18,7 +18,7 @@ import (
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // config makes a driver's config that no other test shares.
-func config(t *testing.T) process.Config {
+func config(t testing.TB) process.Config {
 	t.Helper()
 	c := process.Config{
 		Dir:          filepath.Join(t.TempDir(), "process"),
@@ -36,7 +36,7 @@ func config(t *testing.T) process.Config {
 	return c
 }
 
-func open(t *testing.T, c process.Config) sandbox.Driver {
+func open(t testing.TB, c process.Config) sandbox.Driver {
 	t.Helper()
 	d, err := process.New(c)
 	if err != nil {
