@@ -29,9 +29,11 @@ type modelRun struct {
 // chaos drives a lab by drawn choices and holds what must be true.
 type chaos struct {
 	*lab
-	t     *rapid.T
-	runs  []*modelRun
-	mail  []proto.Message
+	t    *rapid.T
+	runs []*modelRun
+	mail []proto.Message
+	// sent are all Starts ever sent: any may come again at any time.
+	sent  []*actorv1.Start
 	voids map[string]bool
 	// acked are the placements whose outcome a run has recorded, by revision.
 	acked map[PlacementKey]int64
@@ -143,7 +145,8 @@ func (c *chaos) place(r *modelRun) {
 	}
 	r.placed = true
 	r.commit = c.putAssignment(r)
-	c.mail = append(c.mail, &actorv1.Start{Assignment: proto.CloneOf(r.assignment), Commit: r.commit})
+	start := &actorv1.Start{Assignment: proto.CloneOf(r.assignment), Commit: r.commit}
+	c.mail, c.sent = append(c.mail, start), append(c.sent, start)
 }
 
 func (c *chaos) putAssignment(r *modelRun) int64 {
@@ -255,6 +258,8 @@ func (c *chaos) act() {
 		if id := ids[pick(len(ids), "box")]; c.boxes[id].state == sandbox.StateRunning {
 			c.end(id, int32(pick(3, "code")), 0)
 		}
+	case k == 18 && len(c.sent) > 0:
+		c.step(actors.Received{Message: c.sent[pick(len(c.sent), "sent")]})
 	case k == 17 && pick(4, "crash") == 0:
 		c.crash(pick(len(c.writes)+1, "durable"), pick(2, "ops") == 0, pick(3, "reboot") == 0)
 	default:
@@ -334,10 +339,54 @@ func (c *chaos) heal() {
 		}
 		c.pass(time.Second)
 		if c.idle() {
+			c.haunt()
 			return
 		}
 	}
 	c.t.Fatalf("not at rest: phase %s, failure %v, %d entries %v, %d boxes, runs %+v, known %d", c.reached, c.failure, len(c.entries), c.entries, len(c.boxes), c.runs, len(c.machine.placements))
+}
+
+// haunt lets every old Start come again, to the node that has forgotten all of
+// them, and to its next life at every point of its start.
+func (c *chaos) haunt() {
+	again := func() {
+		for _, start := range c.sent {
+			c.step(actors.Received{Message: start})
+		}
+	}
+	again()
+	c.crash(0, false, false)
+	for c.reached < PhaseAnnounced {
+		again()
+		switch {
+		case len(c.inputs)+len(c.commits) > 0:
+			in := c.inputs
+			c.inputs = nil
+			for _, input := range in {
+				c.step(input)
+			}
+			for len(c.commits) > 0 {
+				commit := c.commits[0]
+				c.commits = c.commits[1:]
+				c.step(actors.Committed{Tag: commit.Tag, Result: c.commit(commit.Txn)})
+			}
+		case len(c.writes) > 0:
+			c.step(JournalWritten{Tag: c.writeNext().Tag})
+		case len(c.ops) > 0:
+			c.settleOps()
+		case len(c.watched) > 0:
+			f := c.watched[0]
+			c.watched = c.watched[1:]
+			c.step(f)
+		default:
+			c.t.Fatalf("the node does not come up: phase %s", c.reached)
+		}
+	}
+	again()
+	c.settle()
+	if !c.idle() {
+		c.t.Fatalf("old Starts woke %d placements, %d boxes", len(c.machine.placements), len(c.boxes))
+	}
 }
 
 func (c *chaos) idle() bool {
@@ -354,7 +403,7 @@ func (c *chaos) idle() bool {
 func TestMachineKeepsItsPromisesThroughFaults(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		c := newChaos(t)
-		for range rapid.IntRange(50, 600).Draw(t, "acts") {
+		for range rapid.IntRange(50, 800).Draw(t, "acts") {
 			c.act()
 		}
 		c.heal()

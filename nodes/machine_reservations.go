@@ -41,7 +41,7 @@ func (m *Machine) refusal(driver string, cpuMillis, memoryBytes int64) (string, 
 	case m.phase < PhaseAnnounced:
 		return "the node is starting: it is not registered yet", 0
 	case !m.enabled(driver):
-		return fmt.Sprintf("driver %q is not enabled on node %s (enabled: %v)", driver, m.config.ID, m.config.Drivers), 0
+		return fmt.Sprintf("driver %q is not enabled on node %s (enabled: %v)", driver, m.config.ID, m.config.Drivers), recordv1.Reason_REASON_START_ERROR
 	case m.draining:
 		return "the node is draining", 0
 	case m.journalErr != nil:

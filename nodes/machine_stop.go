@@ -30,7 +30,7 @@ func (m *Machine) stop(p *placement, wish stopWish) {
 		m.voidUnstarted(p, &recordv1.Void{Reason: wish.reason, Message: wish.message})
 	case wish.onlyBeforeStart:
 		// The run seems not to have heard that it has started.
-		m.tellStarted(p)
+		m.remind(p)
 	case !p.started():
 		if p.wish == nil || wish.force && !p.wish.force {
 			p.wish = &wish

@@ -1,0 +1,438 @@
+package nodes
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/errand-run/errand/actors"
+	"github.com/errand-run/errand/cluster/records"
+	actorv1 "github.com/errand-run/errand/messages/errand/actor/v1"
+	recordv1 "github.com/errand-run/errand/messages/errand/record/v1"
+	"github.com/errand-run/errand/nodes/sandbox"
+)
+
+func told[M any](effects []actors.Effect) (M, bool) {
+	for _, effect := range effects {
+		if tell, ok := effect.(actors.Tell); ok {
+			if m, ok := tell.Message.(M); ok {
+				return m, true
+			}
+		}
+	}
+	var none M
+	return none, false
+}
+
+// heard returns the last message of a kind that was told to a run.
+func heard[M any](s *station) M {
+	s.t.Helper()
+	for _, tell := range slices.Backward(s.tells) {
+		if m, ok := tell.Message.(M); ok {
+			return m
+		}
+	}
+	var none M
+	s.t.Fatalf("no %T was told: %v", none, s.tells)
+	return none
+}
+
+func (s *station) reach(state string) {
+	s.t.Helper()
+	for _, step := range tableStates {
+		step.then(s)
+		if step.name == state {
+			return
+		}
+	}
+	s.t.Fatalf("there is no state %q", state)
+}
+
+// restart is a kill -9 and a new life, up to the given phase and the end of what
+// follows from it.
+func (s *station) restart() {
+	s.tells = nil
+	s.launch()
+	s.settle()
+}
+
+func TestReserveRefusesInWords(t *testing.T) {
+	ask := func() *actorv1.Reserve {
+		return &actorv1.Reserve{Run: tableRun, Attempt: 1, Placement: 1, Driver: "null", CpuMillis: 1000, MemoryBytes: 1 << 20}
+	}
+	for _, test := range []struct {
+		name    string
+		prepare func(*station)
+		ask     func(*actorv1.Reserve)
+		refusal string
+		reason  recordv1.Reason
+	}{
+		{name: "there is room"},
+		{name: "not registered yet", prepare: func(s *station) { s.goal = PhaseAdopted; s.launch(); s.settle() }, refusal: "not registered yet"},
+		{
+			name: "driver not enabled", ask: func(r *actorv1.Reserve) { r.Driver = "containerd" },
+			refusal: `driver "containerd" is not enabled`, reason: recordv1.Reason_REASON_START_ERROR,
+		},
+		{name: "more cpu than there is", ask: func(r *actorv1.Reserve) { r.CpuMillis = 4001 }, refusal: "cpu 4001m asked, 4000m of 4000m free"},
+		{name: "more memory than there is", ask: func(r *actorv1.Reserve) { r.MemoryBytes = 1<<30 + 1 }, refusal: "memory"},
+		{
+			name: "count is full",
+			prepare: func(s *station) {
+				for i := range 8 {
+					s.tell(&actorv1.Reserve{Run: fmt.Sprintf("r.default.other%d", i), Attempt: 1, Placement: 1, Driver: "null"})
+				}
+			},
+			refusal: "8 of 8 sandboxes",
+		},
+		{
+			name: "cpu is taken by another reservation",
+			prepare: func(s *station) {
+				s.tell(&actorv1.Reserve{Run: "r.default.other", Attempt: 1, Placement: 1, Driver: "null", CpuMillis: 3500})
+			},
+			refusal: "500m of 4000m free",
+		},
+		{
+			name: "the other reservation has expired",
+			prepare: func(s *station) {
+				s.tell(&actorv1.Reserve{Run: "r.default.other", Attempt: 1, Placement: 1, Driver: "null", CpuMillis: 3500})
+				s.pass(ReservationHold)
+			},
+		},
+		{
+			name: "asked again",
+			prepare: func(s *station) {
+				again := ask()
+				again.CpuMillis = 3500
+				s.tell(again)
+			},
+		},
+		{
+			name: "draining",
+			prepare: func(s *station) {
+				s.lab.commit(records.Txn{Then: []records.Op{{Kind: records.OpPut, Key: s.keys.Drain("n1")}}})
+				s.watch()
+			},
+			refusal: "draining",
+		},
+		{
+			name: "another node with a longer name drains",
+			prepare: func(s *station) {
+				s.lab.commit(records.Txn{Then: []records.Op{{Kind: records.OpPut, Key: s.keys.Drain("n10")}}})
+				s.watch()
+			},
+		},
+		{
+			name: "the journal fails",
+			prepare: func(s *station) {
+				s.reach("journaling starting")
+				s.step(JournalWritten{Tag: s.writes[0].Tag, Err: fmt.Errorf("no space left on device")})
+			},
+			refusal: "journal",
+		},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			s := newStation(t)
+			if test.prepare != nil {
+				test.prepare(s)
+			}
+			r := ask()
+			if test.ask != nil {
+				test.ask(r)
+			}
+			answer, ok := told[*actorv1.Reserved](s.tell(r))
+			if !ok {
+				t.Fatal("no answer")
+			}
+			if answer.GetYes() != (test.refusal == "") || !strings.Contains(answer.GetMessage(), test.refusal) || answer.GetPermanentReason() != test.reason {
+				t.Errorf("answer %v, want %q", answer, test.refusal)
+			}
+			if answer.GetYes() && (answer.GetSession() != s.machine.session || answer.GetUuid() != "uuid-1") {
+				t.Errorf("answer %v", answer)
+			}
+		})
+	}
+}
+
+func TestSandboxFindsTheEnginesVariablesAndNoForgedOnes(t *testing.T) {
+	s := newStation(t)
+	var env []string
+	s.created = func(spec sandbox.Spec) { env = spec.Spec.GetEnv() }
+	s.reach("journaling starting")
+	want := []string{
+		"A=1", "ERRAND_APP=default", "ERRAND_ATTEMPT=1",
+		fmt.Sprintf("ERRAND_FENCING_TOKEN=%d", uint64(1)<<48|uint64(s.commit)), "ERRAND_RUN_ID=" + tableRun,
+	}
+	if !slices.Equal(env, want) {
+		t.Errorf("environment %v, want %v", env, want)
+	}
+}
+
+func TestPlacementWhoseStartingIsSlowToReachTheDiskIsGivenBack(t *testing.T) {
+	for delay, state := range map[time.Duration]recordv1.JournalState{
+		StartingSyncMax:                    recordv1.JournalState_JOURNAL_STATE_STARTING,
+		StartingSyncMax + time.Millisecond: recordv1.JournalState_JOURNAL_STATE_VOID,
+	} {
+		s := newStation(t)
+		s.reach("journaling starting")
+		s.advanceTo(s.now.Mono + delay)
+		s.write()
+		for _, p := range s.machine.placements {
+			if got := p.entry.GetState(); got != state {
+				t.Errorf("after %s: %s, want %s", delay, got, state)
+			}
+		}
+	}
+}
+
+func TestTimeoutCountsSuspendedTime(t *testing.T) {
+	s := newStation(t)
+	s.reach("running")
+	s.now.Boot += time.Hour
+	s.pass(TimeoutStep)
+	s.settle()
+	if exit := heard[*actorv1.Exited](s).GetExit(); exit.GetStopCause() != recordv1.StopCause_STOP_CAUSE_TIMEOUT || !exit.GetStopDelivered() || exit.GetCode() != 143 {
+		t.Errorf("exit %v", exit)
+	}
+}
+
+func TestStartWhoseOutcomeIsUnknownIsAskedForAndNotRepeated(t *testing.T) {
+	s := newStation(t)
+	s.startErr = func(string) error { return records.Errorf(records.ClassOutcomeUnknown, "cut") }
+	s.reach("starting")
+	s.settle()
+	if heard[*actorv1.Started](s) == nil {
+		t.Error("what runs was not found")
+	}
+	id := records.SandboxID(tableRun, 1, 1)
+	if starts := s.boxes[id].starts; starts != 1 {
+		t.Errorf("%d starts", starts)
+	}
+}
+
+func TestRestartGoesOnWhereTheJournalIs(t *testing.T) {
+	id := records.SandboxID(tableRun, 1, 1)
+	for _, test := range []struct {
+		name, state string
+		meanwhile   func(*station)
+		reason      recordv1.Reason
+		code        int32
+		void, runs  bool
+	}{
+		{name: "a create cut short is made again", state: "journaling starting", runs: true},
+		{name: "starting, not started", state: "starting", reason: recordv1.Reason_REASON_START_UNKNOWN},
+		{name: "starting, and it runs", state: "starting", meanwhile: func(s *station) {
+			s.perform(slices.IndexFunc(s.ops, func(op DoSandbox) bool { return op.Op.Verb == VerbStart }))
+		}, runs: true},
+		{name: "started and running", state: "running", runs: true},
+		{name: "started and ended meanwhile", state: "running", meanwhile: func(s *station) { s.end(id, 3, 0) }, code: 3},
+		{name: "started and gone", state: "running", meanwhile: func(s *station) { delete(s.boxes, id) }, reason: recordv1.Reason_REASON_SANDBOX_LOST},
+		{
+			name: "rebooted, and the exit was recorded before", state: "running",
+			meanwhile: func(s *station) { s.end(id, 3, 0); s.boxes[id].alive = false; s.boot = "boot-2" }, code: 3,
+		},
+		{
+			name: "rebooted while it ran", state: "running",
+			meanwhile: func(s *station) { delete(s.boxes, id); s.boot = "boot-2" }, reason: recordv1.Reason_REASON_SANDBOX_LOST,
+		},
+		{name: "rebooted before the start", state: "creating", meanwhile: func(s *station) { s.boot = "boot-2" }, void: true},
+		{name: "exited and not acknowledged", state: "reporting", code: 143},
+		{name: "a stop whose signal was not answered for", state: "stopping", meanwhile: func(s *station) { s.end(id, 143, 15) }, code: 143},
+		{
+			name: "the store has another session", state: "running",
+			meanwhile: func(s *station) {
+				s.lab.commit(records.Txn{Then: []records.Op{{Kind: records.OpDelete, Key: s.keys.Node("n1")}}})
+			},
+			reason: recordv1.Reason_REASON_SANDBOX_LOST,
+		},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			s := newStation(t)
+			s.reach(test.state)
+			if test.meanwhile != nil {
+				test.meanwhile(s)
+			}
+			s.restart()
+			if s.reached != PhaseAnnounced {
+				t.Fatalf("phase %s, %v", s.reached, s.failure)
+			}
+			switch {
+			case test.runs:
+				heard[*actorv1.Started](s)
+				if b := s.boxes[id]; b == nil || b.starts != 1 || b.state != sandbox.StateRunning {
+					t.Errorf("sandbox %+v", b)
+				}
+			case test.void:
+				heard[*actorv1.Voided](s)
+			default:
+				exit := heard[*actorv1.Exited](s).GetExit()
+				if exit.GetReason() != test.reason || exit.GetCode() != test.code || (exit.Code == nil) != (test.reason != 0) {
+					t.Errorf("exit %v", exit)
+				}
+				if strings.Contains(test.name, "stop") && !exit.GetStopDelivered() {
+					t.Errorf("the stop is not told: %v", exit)
+				}
+			}
+		})
+	}
+}
+
+func TestRegisterRefuses(t *testing.T) {
+	for _, test := range []struct {
+		name, refusal string
+		prepare       func(*station)
+	}{
+		{"a store of an older epoch", "older copy", func(s *station) { s.meta.Epoch = 2 }},
+		{"a store without a cluster", "no cluster", func(s *station) { delete(s.store.keys, s.keys.Cluster()) }},
+		{"another number of shards", "shards", func(s *station) { s.keys.Shards = 8 }},
+		{"the name of another machine", "another machine", func(s *station) { s.meta.Uuid = "uuid-2" }},
+		{"the journal of another node", `node "n2"`, func(s *station) { s.meta.Node = "n2" }},
+		{"entries without an owner", "damaged", func(s *station) {
+			s.meta = nil
+			s.entries[PlacementKey{Run: tableRun}] = &recordv1.JournalEntry{Run: tableRun}
+		}},
+		{"a driver that is gone", "not enabled any more", func(s *station) {
+			s.entries[PlacementKey{Run: tableRun}] = &recordv1.JournalEntry{Run: tableRun, Driver: "gone", State: recordv1.JournalState_JOURNAL_STATE_STARTED}
+		}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			s := newStation(t)
+			test.prepare(s)
+			s.restart()
+			if s.failure == nil || !strings.Contains(s.failure.Error(), test.refusal) {
+				t.Errorf("failure %v, phase %s", s.failure, s.reached)
+			}
+		})
+	}
+}
+
+func TestSessionOpenedJustBeforeACrashIsResumed(t *testing.T) {
+	s := newStation(t)
+	session := s.machine.session
+	s.meta.Session = 0
+	s.restart()
+	if s.machine.session != session || s.meta.GetSession() != session {
+		t.Errorf("session %d, journal %d, opened as %d", s.machine.session, s.meta.GetSession(), session)
+	}
+}
+
+func TestJournalThatWentBackInTimeDoesNotVoid(t *testing.T) {
+	s := newStation(t)
+	s.reach("running")
+	s.entries, s.boxes = map[PlacementKey]*recordv1.JournalEntry{}, map[string]*labBox{}
+	s.meta.Generation, s.meta.Session, s.boot = 0, 0, "boot-2"
+	s.restart()
+	if exit := heard[*actorv1.Exited](s).GetExit(); exit.Code != nil || exit.GetReason() != recordv1.Reason_REASON_START_UNKNOWN {
+		t.Errorf("exit %v", exit)
+	}
+}
+
+func TestSandboxWithoutAnEntryIsKilledAndGoesWhenItsRunIsSeenGoneTwice(t *testing.T) {
+	s := newStation(t)
+	id := records.SandboxID("r.default.orphan", 1, 1)
+	s.boxes[id] = &labBox{run: "r.default.orphan", attempt: 1, placement: 1, state: sandbox.StateRunning, alive: true}
+	s.restart()
+	if b := s.boxes[id]; b == nil || b.alive {
+		t.Fatalf("sandbox %+v", b)
+	}
+	s.pass(OrphanConfirm - time.Millisecond)
+	s.settle()
+	if s.boxes[id] == nil {
+		t.Fatal("removed after one look")
+	}
+	s.pass(time.Millisecond)
+	s.settle()
+	if s.boxes[id] != nil {
+		t.Error("not removed after two looks")
+	}
+}
+
+func TestSandboxOfALiveRunWithoutAnEntryIsKeptForADay(t *testing.T) {
+	s := newStation(t)
+	run := &recordv1.Run{Id: "r.default.orphan", App: "default", Status: recordv1.Status_STATUS_RUNNING}
+	s.lab.commit(s.keys.Create(run, 1))
+	id := records.SandboxID(run.GetId(), 1, 1)
+	s.boxes[id] = &labBox{run: run.GetId(), attempt: 1, placement: 1, state: sandbox.StateRunning, alive: true}
+	s.restart()
+	s.pass(QuarantineHold - time.Second)
+	s.settle()
+	if b := s.boxes[id]; b == nil || b.alive {
+		t.Fatalf("sandbox %+v", b)
+	}
+	s.pass(time.Second)
+	s.settle()
+	if s.boxes[id] != nil {
+		t.Error("kept beyond the day")
+	}
+}
+
+func TestOutcomeOfAnUnknownRunIsKeptForADay(t *testing.T) {
+	s := newStation(t)
+	s.reach("removed")
+	s.tell(&actorv1.Ack{Run: tableRun, Attempt: 1, Placement: 1, Unknown: true})
+	s.settle()
+	s.pass(QuarantineHold - time.Second)
+	s.settle()
+	if len(s.entries) != 1 {
+		t.Fatalf("%d entries", len(s.entries))
+	}
+	s.pass(2 * time.Second)
+	s.settle()
+	if len(s.entries) != 0 {
+		t.Errorf("%d entries after a day", len(s.entries))
+	}
+}
+
+func TestStartsInFlightAreBoundedUntilTheyWaitForTheNetwork(t *testing.T) {
+	s := newStation(t)
+	for i := range 5 {
+		a := s.assignment()
+		a.Run = fmt.Sprintf("r.default.run%d", i)
+		s.assign(a)
+	}
+	s.watch()
+	creates := func() (n int) {
+		for _, op := range s.ops {
+			if op.Op.Verb == VerbCreate {
+				n++
+			}
+		}
+		return n
+	}
+	if n := creates(); n != 2 {
+		t.Errorf("%d creates at once", n)
+	}
+	s.pass(StartSlotPatience)
+	if n := creates(); n != 4 {
+		t.Errorf("%d creates after the patience", n)
+	}
+	if order := s.ops[0].Op.Spec.Run + s.ops[1].Op.Spec.Run; order != "r.default.run0r.default.run1" {
+		t.Errorf("order %s", order)
+	}
+}
+
+func TestSecondAttemptWaitsUntilTheFirstIsGone(t *testing.T) {
+	s := newStation(t)
+	s.reach("running")
+	second := s.assignment()
+	second.Attempt = 2
+	s.withdraw()
+	s.assign(second)
+	s.watch()
+	for i := 0; i < 50 && len(s.writes)+len(s.ops) > 0; i++ {
+		if first := s.boxes[records.SandboxID(tableRun, 1, 1)]; first != nil && first.alive && s.boxes[records.SandboxID(tableRun, 2, 1)] != nil {
+			t.Fatal("the second was created while the first was alive")
+		}
+		switch {
+		case len(s.writes) > 0:
+			s.write()
+		default:
+			s.settleOps()
+		}
+	}
+	s.settle()
+	if b := s.boxes[records.SandboxID(tableRun, 2, 1)]; b == nil || b.starts != 1 {
+		t.Errorf("the second attempt: %+v", b)
+	}
+}
