@@ -212,6 +212,7 @@ func (a *activator) passivate(ctx actor.Context, who *actor.PID, deliveries uint
 // terminated forgets an actor that has stopped, for whatever reason, and lets its
 // successor have what has come in the meantime.
 func (a *activator) terminated(ctx actor.Context, who *actor.PID) {
+	letGo(ctx.Children())
 	to, live := a.find(ctx, who)
 	if live == nil {
 		return
@@ -227,6 +228,15 @@ func (a *activator) terminated(ctx actor.Context, who *actor.PID) {
 	a.directory.log.Warn("resident actor ended", zap.String("kind", to.kind), zap.String("identity", to.identity))
 	self, root := ctx.Self(), ctx.ActorSystem().Root
 	a.directory.host.Clock().After(RevivalPause, func() { root.Send(self, &revive{to: to}) })
+}
+
+// letGo clears the place behind the children. protoactor takes a child off the end
+// of this slice and leaves its address there, and with it all that it held: half
+// of the largest number of actors that there ever were would stay in memory.
+func letGo(children []*actor.PID) {
+	if n := len(children); cap(children) > n {
+		children[:n+1][n] = nil
+	}
 }
 
 // revive activates a resident actor that is not active.

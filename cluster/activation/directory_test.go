@@ -3,9 +3,11 @@ package activation_test
 import (
 	"context"
 	"errors"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -250,6 +252,33 @@ func TestDirectoryBringsResidentsBack(t *testing.T) {
 			})
 		})
 	}
+}
+
+func TestDirectoryHoldsNothingOfActorsThatEnded(t *testing.T) {
+	inEachWorld(t, func(t *testing.T, w *world) {
+		j := &journal{}
+		d := activation.New(w.host, "n1")
+		var collected atomic.Int64
+		must(t, d.Register("thing", func(identity string) actor.Producer {
+			deliveries := new(uint64)
+			return func() actor.Actor {
+				s := &subject{identity: identity, journal: j, changed: w.changed, deliveries: deliveries}
+				runtime.AddCleanup(s, func(int) { collected.Add(1) }, 0)
+				return s
+			}
+		}))
+		const actors = 200
+		for i := range actors {
+			d.Tell("thing", strconv.Itoa(i), word("hello"))
+		}
+		w.until(t, "all are active", func() bool { return d.Activations()["thing"] == actors })
+		for i := range actors {
+			d.Tell("thing", strconv.Itoa(i), word("idle"))
+		}
+		w.until(t, "all have passivated", func() bool { return d.Activations()["thing"] == 0 })
+		// A goroutine or two may still hold the last ones.
+		newChanges().until(t, "the garbage to be collected", func() bool { runtime.GC(); return collected.Load() >= actors-5 })
+	})
 }
 
 func TestDirectoryStopEndsAllActivations(t *testing.T) {
