@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	tasks "github.com/containerd/containerd/api/services/tasks/v1"
 	client "github.com/containerd/containerd/v2/client"
 	"github.com/containerd/containerd/v2/core/leases"
 	"github.com/containerd/containerd/v2/core/snapshots"
@@ -169,6 +170,9 @@ func (d *Driver) greet(ctx context.Context) error {
 	err := d.client.NamespaceService().Create(ctx, d.config.Namespace, nil)
 	if err != nil && !errdefs.IsAlreadyExists(err) {
 		return records.Errorf(classOf(err), "containerd namespace %s: %w", d.config.Namespace, err)
+	}
+	if _, err := d.client.TaskService().List(ctx, &tasks.ListTasksRequest{}); err != nil {
+		return records.Errorf(classOf(err), "containerd at %s can run nothing: %w", d.config.Address, err)
 	}
 	if _, err := d.snapshot.Stat(ctx, "errand-snapshotter-probe"); err != nil && !errdefs.IsNotFound(err) {
 		return records.Errorf(classOf(err), "containerd's snapshotter %s: %w", d.config.Snapshotter, err)

@@ -31,6 +31,7 @@ var causes = []string{
 	"unable to apply cgroup configuration",
 	"unable to start init",
 	"error mounting",
+	"error setting rlimit",
 	"seccomp",
 	"overlayfs",
 	"parent snapshot",

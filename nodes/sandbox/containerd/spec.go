@@ -9,6 +9,7 @@ import (
 	"github.com/containerd/containerd/v2/pkg/namespaces"
 	"github.com/containerd/containerd/v2/pkg/oci"
 	"github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
 
 	recordv1 "github.com/errand-run/errand/messages/errand/record/v1"
 	"github.com/errand-run/errand/nodes/sandbox"
@@ -44,12 +45,22 @@ func newTemplate(namespace string) (*specs.Spec, error) {
 	spec.Version = specVersion
 	spec.Process.NoNewPrivileges = true
 	spec.Process.Capabilities = &specs.LinuxCapabilities{}
-	spec.Process.Rlimits = []specs.POSIXRlimit{{Type: "RLIMIT_NOFILE", Soft: openFiles, Hard: openFilesMax}}
+	spec.Process.Rlimits = []specs.POSIXRlimit{{Type: "RLIMIT_NOFILE", Soft: openFiles, Hard: openFilesHard()}}
 	// containerd and its shims are kept from the OOM killer; what they start must not be.
 	score := 0
 	spec.Process.OOMScoreAdj = &score
 	spec.Linux.Seccomp = seccomp.DefaultProfile(spec)
 	return spec, nil
+}
+
+// openFilesHard bounds how far a command may raise its limit of open files: by what
+// this process has, for a runtime without the privilege to raise it fails.
+func openFilesHard() uint64 {
+	var own unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &own); err != nil || own.Max < openFiles {
+		return openFiles
+	}
+	return min(own.Max, openFilesMax)
 }
 
 // blueprint is a sandbox's command with every default filled in.
