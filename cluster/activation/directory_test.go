@@ -254,6 +254,34 @@ func TestDirectoryBringsResidentsBack(t *testing.T) {
 	}
 }
 
+func TestDirectoryComesBackAfterAPanicOfItsOwn(t *testing.T) {
+	inEachWorld(t, func(t *testing.T, w *world) {
+		j := &journal{}
+		d := activation.New(w.host, "n1", activation.Options{Owner: func(_, identity string) string {
+			if identity == "bad" {
+				panic("no owner")
+			}
+			return "n1"
+		}})
+		must(t, d.Register("thing", subjects(w, j)))
+		must(t, d.Register("stays", subjects(w, j), activation.Resident))
+		d.Tell("thing", "a", word("before"))
+		d.Tell("stays", "r", word("before"))
+		d.Tell("thing", "bad", word("hello"))
+		d.Tell("thing", "a", word("after"))
+		w.until(t, "all are back", func() bool { return j.count("a after") == 1 && j.count("r started") == 2 })
+		w.stop(t, d)
+		for _, name := range []string{"a", "r"} {
+			if started, stopped := j.count(name+" started"), j.count(name+" stopped"); started != 2 || stopped != 2 {
+				t.Errorf("%s: started %d, stopped %d times", name, started, stopped)
+			}
+		}
+		if counts := d.Activations(); counts["thing"] != 0 || counts["stays"] != 0 {
+			t.Errorf("%v are active", counts)
+		}
+	})
+}
+
 func TestDirectoryHoldsNothingOfActorsThatEnded(t *testing.T) {
 	inEachWorld(t, func(t *testing.T, w *world) {
 		j := &journal{}
