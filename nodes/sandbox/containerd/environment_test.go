@@ -1,0 +1,139 @@
+package containerd
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+
+	recordv1 "github.com/errand-run/errand/messages/errand/record/v1"
+	"github.com/errand-run/errand/nodes/sandbox"
+)
+
+const secret = "s3cr3t-marker-0123456789"
+
+func TestCheckCommandRefusesWhatTheKernelWould(t *testing.T) {
+	many := make([]string, 40)
+	for i := range many {
+		many[i] = "V" + strings.Repeat("X", i) + "=" + strings.Repeat(secret, 2500)
+	}
+	cases := []struct {
+		name string
+		args []string
+		env  []string
+		say  string
+	}{
+		{name: "no command", say: "no command"},
+		{name: "a NUL in an argument", args: []string{"a\x00" + secret}, say: "argument 0"},
+		{name: "a long argument", args: []string{"a", strings.Repeat(secret, 6000)}, say: "argument 1"},
+		{name: "a NUL in a value", args: []string{"a"}, env: []string{"KEY=" + secret + "\x00"}, say: `"KEY" holds a NUL`},
+		{name: "a long value", args: []string{"a"}, env: []string{"KEY=" + strings.Repeat(secret, 6000)}, say: `"KEY" has 144004 bytes`},
+		{name: "no equals sign", args: []string{"a"}, env: []string{secret}, say: "entry 0"},
+		{name: "no name", args: []string{"a"}, env: []string{"=" + secret}, say: "entry 0"},
+		{name: "too much in all", args: []string{"a"}, env: many, say: "command and environment have"},
+	}
+	for _, tc := range cases {
+		t.Run(tc.name, func(t *testing.T) {
+			err := checkCommand(tc.args, tc.env)
+			var refused *sandbox.StartError
+			if !errors.As(err, &refused) || !refused.Permanent || refused.Reason != recordv1.Reason_REASON_START_ERROR || !strings.Contains(err.Error(), tc.say) {
+				t.Errorf("got %v", err)
+			}
+			if err != nil && strings.Contains(err.Error(), secret) {
+				t.Errorf("the value is told: %v", err)
+			}
+		})
+	}
+	if err := checkCommand([]string{"a", ""}, []string{"A=", "B=x=y", "C=" + strings.Repeat("x", ArgumentBytesMax-3)}); err != nil {
+		t.Errorf("what the kernel takes is refused: %v", err)
+	}
+}
+
+func TestCauseTellsKnownPhrasesOnly(t *testing.T) {
+	got := cause(errors.New(`runc: env "KEY=` + secret + `": write: No space left on device`))
+	if got != "no space left on device" {
+		t.Errorf("got %q", got)
+	}
+	if got := cause(errors.New(secret)); strings.Contains(got, secret) {
+		t.Errorf("got %q", got)
+	}
+	err := filtered(errors.New(secret), "create", "e1")
+	for ; err != nil; err = errors.Unwrap(err) {
+		if strings.Contains(err.Error(), secret) {
+			t.Errorf("it is found by unwrapping: %v", err)
+		}
+	}
+}
+
+func TestMergeEnvironmentLaysTheRunOverTheImage(t *testing.T) {
+	got := mergeEnvironment([]string{"A=image", "B=image", "PATH=/image"}, []string{"B=run", "C=run"}, "/home")
+	want := []string{"A=image", "B=run", "PATH=/image", "C=run", "HOME=/home"}
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("got %q", got)
+	}
+	if got := mergeEnvironment(nil, []string{"HOME=/mine"}, "/home"); !reflect.DeepEqual(got, []string{"HOME=/mine", defaultPath}) {
+		t.Errorf("got %q", got)
+	}
+}
+
+func TestArgumentsOfPrefersTheRunsCommand(t *testing.T) {
+	if got := argumentsOf([]string{"a"}, []string{"b"}, []string{"c"}); !reflect.DeepEqual(got, []string{"a"}) {
+		t.Errorf("got %q", got)
+	}
+	if got := argumentsOf(nil, []string{"b"}, []string{"c"}); !reflect.DeepEqual(got, []string{"b", "c"}) {
+		t.Errorf("got %q", got)
+	}
+}
+
+func TestWorkingDirOfRefusesARelativePath(t *testing.T) {
+	if got, err := workingDirOf("", "/image/../x"); got != "/x" || err != nil {
+		t.Errorf("got %q, %v", got, err)
+	}
+	for _, dir := range []string{"relative", "/a\x00b", "/" + strings.Repeat("x", 5000)} {
+		if _, err := workingDirOf(dir, ""); err == nil {
+			t.Errorf("%.20q is taken", dir)
+		}
+	}
+}
+
+func TestLookUpStaysWithinTheImage(t *testing.T) {
+	root := t.TempDir()
+	if err := os.Mkdir(filepath.Join(root, "etc"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink("/etc/passwd", filepath.Join(root, "etc", "passwd")); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := lookUp(root, "daemon"); err == nil {
+		t.Errorf("the host's accounts are used: %+v", got)
+	}
+}
+
+func TestLookUpFindsGroupsAndHome(t *testing.T) {
+	root := t.TempDir()
+	if err := os.Mkdir(filepath.Join(root, "etc"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for name, content := range map[string]string{"passwd": "me:x:7:8::/home/me:/bin/sh\n", "group": "own:x:8:\nother:x:9:me\n"} {
+		if err := os.WriteFile(filepath.Join(root, "etc", name), []byte(content), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	cases := map[string]account{
+		"me":       {uid: 7, gid: 8, groups: []uint32{9}, home: "/home/me"},
+		"7":        {uid: 7, gid: 8, groups: []uint32{9}, home: "/home/me"},
+		"me:other": {uid: 7, gid: 9, home: "/home/me"},
+		"12":       {uid: 12, gid: 0, home: "/"},
+	}
+	for words, want := range cases {
+		got, err := lookUp(root, words)
+		if err != nil || !reflect.DeepEqual(got, want) {
+			t.Errorf("%q is %+v, %v; not %+v", words, got, err, want)
+		}
+	}
+	if _, err := lookUp(root, "nobody-there"); err == nil {
+		t.Error("an unknown user is known")
+	}
+}
