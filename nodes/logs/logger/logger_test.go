@@ -1,0 +1,237 @@
+package logger_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+	"golang.org/x/sys/unix"
+
+	"github.com/errand-run/errand/nodes/logs"
+	"github.com/errand-run/errand/nodes/logs/logger"
+	"github.com/errand-run/errand/nodes/sandbox/guest/guesttest"
+	"github.com/errand-run/errand/nodes/sandbox/guest/pid"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// process is a logger as containerd starts it.
+type process struct {
+	cmd            *exec.Cmd
+	stdout, stderr *os.File
+	dir, run       string
+}
+
+func start(t *testing.T) *process {
+	t.Helper()
+	// A directory whose path is longer than a socket's address may be.
+	p := &process{dir: filepath.Join(t.TempDir(), "log"), run: filepath.Join(t.TempDir(), strings.Repeat("long", 40))}
+	if err := os.Mkdir(p.run, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	argument, err := logger.Config{Dir: p.dir, RunDir: p.run}.Encode()
+	if err != nil {
+		t.Fatal(err)
+	}
+	pipe := func() (r, w *os.File) {
+		r, w, err := os.Pipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = r.Close(); _ = w.Close() })
+		return r, w
+	}
+	outR, outW := pipe()
+	errR, errW := pipe()
+	readyR, readyW := pipe()
+	p.stdout, p.stderr = outW, errW
+	p.cmd = exec.Command(guesttest.Build(t), "log", argument)
+	p.cmd.ExtraFiles = []*os.File{outR, errR, readyW}
+	if err := p.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = p.cmd.Process.Kill(); _ = p.cmd.Wait() })
+	for _, f := range []*os.File{outR, errR, readyW} {
+		_ = f.Close()
+	}
+	_ = readyR.SetReadDeadline(time.Now().Add(20 * time.Second))
+	if _, err := io.ReadAll(readyR); err != nil {
+		t.Fatalf("the logger does not get ready: %v", err)
+	}
+	return p
+}
+
+func (p *process) read(t *testing.T, opts logs.Options) (stdout, stderr string, end logs.End, ended bool) {
+	t.Helper()
+	r, err := logs.OpenReader(p.dir, opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	var out [3]bytes.Buffer
+	for {
+		c, err := r.Next(ctx)
+		if errors.Is(err, io.EOF) {
+			end, ended = r.End()
+			return out[logs.Stdout].String(), out[logs.Stderr].String(), end, ended
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		out[c.Stream].Write(c.Data)
+	}
+}
+
+// The pipes' write ends stay open as they do until containerd deletes a task.
+func TestFlushCompletesTheLogWhileThePipesAreOpen(t *testing.T) {
+	p := start(t)
+	b, err := os.ReadFile(filepath.Join(p.run, logger.PIDFile))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if ref, err := pid.Parse(string(b)); err != nil || ref.PID != p.cmd.Process.Pid || !ref.Alive() {
+		t.Fatalf("pid file %q: %v", b, err)
+	}
+	want := strings.Repeat("0123456789\n", 5000)
+	go func() { _, _ = p.stderr.WriteString("error") }()
+	if _, err := p.stdout.WriteString(want); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := p.stdout.WriteString("last"); err != nil {
+		t.Fatal(err)
+	}
+	complete, err := logger.Flush(t.Context(), p.run)
+	if err != nil || !complete {
+		t.Fatalf("flush: %v, %v", complete, err)
+	}
+	stdout, _, end, ended := p.read(t, logs.Options{Follow: true})
+	if stdout != want+"last" || !ended || !end.Complete {
+		t.Fatalf("%d bytes, end %+v, %v", len(stdout), end, ended)
+	}
+	// It may be asked again, and ends with the pipes.
+	if complete, err := logger.Flush(t.Context(), p.run); err != nil || !complete {
+		t.Fatalf("second flush: %v, %v", complete, err)
+	}
+	_ = p.stdout.Close()
+	_ = p.stderr.Close()
+	if err := p.cmd.Wait(); err != nil {
+		t.Fatalf("logger: %v", err)
+	}
+	if _, stderr, _, _ := p.read(t, logs.Options{}); stderr != "error" {
+		t.Fatalf("stderr %q", stderr)
+	}
+	if _, err := logger.Flush(t.Context(), p.run); !errors.Is(err, logger.ErrNoLogger) {
+		t.Fatalf("flush without a logger: %v", err)
+	}
+}
+
+func TestFlushDoesNotWaitForAHungLogger(t *testing.T) {
+	p := start(t)
+	if err := p.cmd.Process.Signal(unix.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	begun := time.Now()
+	if complete, err := logger.Flush(ctx, p.run); err == nil || complete {
+		t.Fatalf("flush: %v, %v", complete, err)
+	}
+	if took := time.Since(begun); took > 2*time.Second {
+		t.Fatalf("it took %v", took)
+	}
+}
+
+func TestFollowerSeesOutputAtOnce(t *testing.T) {
+	p := start(t)
+	r, err := logs.OpenReader(p.dir, logs.Options{Follow: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	for range 5 {
+		written := time.Now()
+		if _, err := p.stdout.WriteString("tick\n"); err != nil {
+			t.Fatal(err)
+		}
+		c, err := r.Next(t.Context())
+		if err != nil || string(c.Data) != "tick\n" {
+			t.Fatalf("%+v, %v", c, err)
+		}
+		if late := time.Since(written); late > 5*time.Second {
+			t.Errorf("seen after %v", late)
+		}
+	}
+}
+
+// The command must not die by SIGPIPE because its log can not be written.
+func TestLoggerLivesOnWhenTheLogCanNotBeWritten(t *testing.T) {
+	p := start(t)
+	if err := os.RemoveAll(p.dir); err != nil {
+		t.Fatal(err)
+	}
+	for _, signal := range []os.Signal{unix.SIGHUP, unix.SIGINT, unix.SIGPIPE} {
+		if err := p.cmd.Process.Signal(signal); err != nil {
+			t.Fatal(err)
+		}
+	}
+	block := bytes.Repeat([]byte("lost\n"), 200_000)
+	for range 5 {
+		if _, err := p.stdout.Write(block); err != nil {
+			t.Fatalf("the command sees: %v", err)
+		}
+	}
+	if complete, err := logger.Flush(t.Context(), p.run); err != nil || complete {
+		t.Fatalf("flush: %v, %v", complete, err)
+	}
+}
+
+func TestTermEndsALoggerThatHasReadAll(t *testing.T) {
+	p := start(t)
+	if _, err := p.stdout.WriteString("before\n"); err != nil {
+		t.Fatal(err)
+	}
+	if err := p.cmd.Process.Signal(unix.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := p.stdout.WriteString("after\n"); err != nil {
+		t.Fatal(err)
+	}
+	_ = p.stdout.Close()
+	_ = p.stderr.Close()
+	if err := p.cmd.Wait(); err != nil {
+		t.Fatalf("logger: %v", err)
+	}
+	stdout, _, end, ended := p.read(t, logs.Options{})
+	if stdout != "before\nafter\n" || !ended || !end.Complete {
+		t.Fatalf("%q, end %+v, %v", stdout, end, ended)
+	}
+}
+
+func TestConfigReadsBackAndRefusesNonsense(t *testing.T) {
+	want := logger.Config{Dir: "/var/log/a b=c&?", RunDir: "/run/x", SegmentBytes: 1 << 20, Segments: 3}
+	s, err := want.Encode()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, err := logger.ParseConfig(s); err != nil || got != want {
+		t.Fatalf("got %+v, %v", got, err)
+	}
+	for _, bad := range []string{"", "dir=relative\nrun=/x", "dir=/x", "dir=/x\nrun=/y\nsegment=many", "other=1"} {
+		if c, err := logger.ParseConfig(bad); err == nil {
+			t.Errorf("%q gives %+v", bad, c)
+		}
+	}
+	if _, err := (logger.Config{Dir: "/a\nrun=/b", RunDir: "/c"}).Encode(); err == nil {
+		t.Error("a path with a line break is taken")
+	}
+}
