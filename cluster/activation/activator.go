@@ -9,6 +9,7 @@ import (
 	"go.uber.org/zap"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/errand-run/errand/cluster/host"
 	"github.com/errand-run/errand/cluster/records"
 )
 
@@ -173,7 +174,7 @@ func (a *activator) spawn(ctx actor.Context, k *kind, identity string) (pid *act
 	defer func() {
 		if r := recover(); r != nil {
 			a.directory.log.Error("no actor could be made", zap.String("kind", k.name),
-				zap.String("identity", identity), zap.Any("reason", r), zap.Stack("stack"))
+				zap.String("identity", identity), zap.String("reason", host.PanicText(r)), zap.Stack("stack"))
 			pid, err = nil, records.Errorf(records.ClassInternal, "%w", ErrIdentity)
 		}
 	}()

@@ -190,8 +190,8 @@ func TestLogHoldsNoMessage(t *testing.T) {
 	type order struct{ Secret string }
 	b := newBench(1)
 	top := b.spawn(t, "gone", func(ctx actor.Context) {
-		if _, ok := ctx.Message().(*order); ok {
-			panic("as told")
+		if m, ok := ctx.Message().(*order); ok {
+			panic(m)
 		}
 	})
 	b.send(top, &order{Secret: "hunter2"})

@@ -127,3 +127,16 @@ func field(a slog.Attr) zap.Field {
 }
 
 func typeName(v any) string { return fmt.Sprintf("%T", actor.UnwrapEnvelopeMessage(v)) }
+
+// PanicText is what may be logged of a panic's value: the text of a string or an
+// error, and no more than the type of anything else, which may be a message.
+func PanicText(reason any) string {
+	switch r := reason.(type) {
+	case string:
+		return r
+	case error:
+		return r.Error()
+	default:
+		return typeName(r)
+	}
+}

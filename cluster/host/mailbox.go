@@ -47,7 +47,7 @@ func (m *finalMailbox) EscalateFailure(reason, message any) {
 	if context, ok := m.invoker.(actor.Context); ok {
 		name = context.Self().GetId()
 	}
-	m.log.Error("actor panicked", zap.String("actor", name), zap.Any("reason", reason),
+	m.log.Error("actor panicked", zap.String("actor", name), zap.String("reason", PanicText(reason)),
 		zap.String("message", typeName(message)), zap.ByteString("stack", debug.Stack()))
 	m.invoker.EscalateFailure(reason, message)
 }

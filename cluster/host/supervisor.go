@@ -72,10 +72,10 @@ func (s *supervisor) HandleFailure(
 		parent.StopChildren(child)
 	case count > RestartsMax:
 		s.log.Error("actor failed too often and is stopped", zap.String("actor", child.GetId()),
-			zap.Int("failures", count), zap.Duration("window", RestartWindow), zap.Any("reason", reason))
+			zap.Int("failures", count), zap.Duration("window", RestartWindow), zap.String("reason", PanicText(reason)))
 		parent.StopChildren(child)
 		if s.failed != nil {
-			s.failed(fmt.Errorf("%s: %w: %v", child.GetId(), ErrFailed, reason))
+			s.failed(fmt.Errorf("%s: %w: %s", child.GetId(), ErrFailed, PanicText(reason)))
 		}
 	default:
 		s.restartLater(pauseAfter(count), func() { parent.RestartChildren(child) })
