@@ -8,7 +8,10 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
+
+	"go.uber.org/goleak"
 
 	"github.com/errand-run/errand/cmd/errand/internal/fakeapi"
 )
@@ -179,4 +182,25 @@ func TestWhatTheNodeRefusesIsAUsageError(t *testing.T) {
 		t.Error("a run was made")
 	}
 	newInvocation(t, s.URL()).run("show", "r.nope").wantError(t, ExitErrand, "r.nope", "errand runs")
+}
+
+func TestARedirectIsNotFollowed(t *testing.T) {
+	var reached atomic.Bool
+	other := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { reached.Store(true) }))
+	defer other.Close()
+	first := httptest.NewServer(http.RedirectHandler(other.URL, http.StatusTemporaryRedirect))
+	defer first.Close()
+	i := newInvocation(t, first.URL)
+	i.environ = append(i.environ, "ERRAND_TOKEN=hunter2")
+	i.run("runs").wantError(t, ExitErrand, first.URL, "not as an Errand node")
+	if reached.Load() {
+		t.Error("the redirect was followed")
+	}
+}
+
+func TestExecuteLeavesNoConnectionBehind(t *testing.T) {
+	s := startFake(t, func(s *fakeapi.Server) { s.Script = seventeen })
+	before := goleak.IgnoreCurrent()
+	newInvocation(t, s.URL()).run("run", "busybox").want(t, 17, "out\n", "err\n")
+	goleak.VerifyNone(t, before)
 }

@@ -345,6 +345,7 @@ func TestRunTellsWhereOutputIsMissing(t *testing.T) {
 func TestRunThatNeverStartedHasNoIncompleteLog(t *testing.T) {
 	s := startFake(t, func(s *fakeapi.Server) {
 		s.Script = func(l *fakeapi.Live) {
+			l.Place()
 			l.EndLog(&errandv1.LogEnd{})
 			l.End(errandv1.Status_STATUS_FAILED, errandv1.Reason_REASON_IMAGE_NOT_FOUND, "no image", nil)
 		}
@@ -363,6 +364,9 @@ func TestRunGivesTheExitCodeAlthoughItsLogCanNotBeRead(t *testing.T) {
 			got := newInvocation(t, s.URL()).run("run", "busybox")
 			got.wantError(t, 17, "could not be read to its end: the log")
 			newInvocation(t, s.URL()).run("logs", "-f", s.Runs()[0].Run().GetId()).wantError(t, 125, "errand: the log")
+			if calls := s.Calls(errandv1connect.RunServiceLogsProcedure); calls != 2 {
+				t.Errorf("the log was asked for %d times, want once by each command", calls)
+			}
 		})
 	}
 }

@@ -203,7 +203,9 @@ func TestWaitKeepsItsTimeoutWhileTheNodeIsAway(t *testing.T) {
 	s := startFake(t, nil)
 	s.Add(&errandv1.Run{Id: "r.a.x", Status: errandv1.Status_STATUS_RUNNING})
 	done := make(chan result, 1)
-	go func() { done <- newInvocation(t, s.URL()).run("wait", "--timeout", "300ms", "r.a.x") }()
+	i := newInvocation(t, s.URL())
+	i.patience.again = time.Hour
+	go func() { done <- i.run("wait", "--timeout", "300ms", "r.a.x") }()
 	if err := s.Await(t.Context(), func() bool { return s.Calls(errandv1connect.RunServiceWaitProcedure) > 0 }); err != nil {
 		t.Fatal(err)
 	}

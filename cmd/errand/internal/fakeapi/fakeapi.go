@@ -225,6 +225,11 @@ func (l *Live) Start() {
 	})
 }
 
+// Place gives attempt 1 to a node that has not started its command.
+func (l *Live) Place() {
+	l.change(func() { l.run.Attempts = []*errandv1.Attempt{{Number: 1, Node: "n1", Status: l.run.GetStatus()}} })
+}
+
 // Write adds one chunk to the log. Offsets have a stride that is no byte count,
 // as those of a stored log have.
 func (l *Live) Write(stream errandv1.Stream, data string) {
