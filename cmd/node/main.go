@@ -10,6 +10,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"strings"
 	"syscall"
 
 	"go.uber.org/fx"
@@ -57,7 +58,8 @@ func run(ctx context.Context, args, environment []string, stdout, stderr io.Writ
 }
 
 func serve(ctx context.Context, config boot.Config, stdout io.Writer) error {
-	app := fx.New(boot.Node(config), fx.NopLogger)
+	var presence *boot.Presence
+	app := fx.New(boot.Node(config), fx.Populate(&presence), fx.NopLogger)
 	if err := app.Err(); err != nil {
 		return err
 	}
@@ -66,7 +68,8 @@ func serve(ctx context.Context, config boot.Config, stdout io.Writer) error {
 	if err := app.Start(startContext); err != nil {
 		return err
 	}
-	fmt.Fprintf(stdout, "errand-node %s ready: name %s, API http://%s, data %s\n", boot.Version, config.Name, config.Listen, config.DataDir)
+	fmt.Fprintf(stdout, "errand-node %s ready: name %s, API http://%s, drivers %s, data %s\n",
+		boot.Version, config.Name, presence.Address(), strings.Join(presence.Drivers(), " "), config.DataDir)
 	select {
 	case <-ctx.Done():
 	case <-app.Done():

@@ -1,0 +1,93 @@
+package boot
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"go.uber.org/fx"
+	"go.uber.org/zap"
+
+	"github.com/errand-run/errand/cluster/records"
+	"github.com/errand-run/errand/nodes"
+	"github.com/errand-run/errand/nodes/clock"
+)
+
+// sandboxAgent is the node itself: its actors, its session, and the
+// reconciliation of what is assigned with what runs.
+type sandboxAgent struct {
+	config  Config
+	log     *zap.Logger
+	cluster *clusterAccess
+	storage *nodeStorage
+	host    *sandboxHost
+
+	clock *clock.Clock
+	node  *nodes.Node
+}
+
+func newSandboxAgent(
+	lifecycle fx.Lifecycle, config Config, log *zap.Logger, cluster *clusterAccess, storage *nodeStorage, host *sandboxHost,
+) *sandboxAgent {
+	a := &sandboxAgent{config: config, log: log.Named("node"), cluster: cluster, storage: storage, host: host}
+	add(lifecycle, part{name: "sandbox agent", startTimeout: 60 * time.Second, stopTimeout: 20 * time.Second, start: a.start, stop: a.stop})
+	return a
+}
+
+func (a *sandboxAgent) start(ctx context.Context) error {
+	boot, err := bootID()
+	if err != nil {
+		return err
+	}
+	if err := a.refuseSecondNode(ctx); err != nil {
+		return err
+	}
+	a.clock = clock.New()
+	a.node, err = nodes.New(nodes.Ports{
+		Clock: a.clock, Store: a.cluster.store, Rand: systemRand{},
+		Journal: a.storage.journal, Sandboxes: a.host.pool, Log: a.log,
+	}, nodes.Config{
+		ID: a.config.Name, Keys: a.cluster.keys, UUID: a.storage.uuid,
+		Address: a.cluster.listener.Addr().String(), Version: Version, BootID: boot, LogDir: a.storage.logDir,
+		SandboxesMax: a.config.SandboxesMax, CPUMillis: a.config.CPUMillis, MemoryBytes: a.config.MemoryBytes,
+		Drivers: a.host.enabled,
+	})
+	if err != nil {
+		a.clock.Close()
+		return err
+	}
+	for _, step := range []func(context.Context) error{a.node.Recover, a.node.Adopt, a.node.Register, a.node.Reconcile} {
+		if err := step(ctx); err != nil {
+			stopContext, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
+			defer cancel()
+			if stopErr := a.stop(stopContext); stopErr != nil {
+				a.log.Warn("the node did not stop cleanly", zap.Error(stopErr))
+			}
+			return err
+		}
+	}
+	return nil
+}
+
+// refuseSecondNode keeps a cluster at one node until nodes can tell each other's
+// loss: two of them would share a store without fencing each other.
+func (a *sandboxAgent) refuseSecondNode(ctx context.Context) error {
+	result, err := a.cluster.store.Do(ctx, records.Read(records.Op{
+		Kind: records.OpGet, Key: a.cluster.keys.Nodes(), Prefix: true, KeysOnly: true, Limit: 2,
+	}))
+	if err != nil {
+		return fmt.Errorf("read the cluster's nodes: %w", err)
+	}
+	for _, kv := range result.Responses[0].KVs {
+		if other := records.LastPart(kv.Key); other != a.config.Name {
+			return fmt.Errorf("the store belongs to node %q and this is node %q: a cluster has one node so far; use the name of before, or another --etcd-prefix", other, a.config.Name)
+		}
+	}
+	return nil
+}
+
+func (a *sandboxAgent) stop(ctx context.Context) error {
+	err := a.node.Close(ctx)
+	a.clock.Close()
+	return err
+}

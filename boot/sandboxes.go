@@ -1,0 +1,223 @@
+package boot
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"go.uber.org/fx"
+	"go.uber.org/zap"
+
+	"github.com/errand-run/errand/api"
+	"github.com/errand-run/errand/nodes/pool"
+	"github.com/errand-run/errand/nodes/sandbox"
+	"github.com/errand-run/errand/nodes/sandbox/containerd"
+	"github.com/errand-run/errand/nodes/sandbox/containerd/images"
+	"github.com/errand-run/errand/nodes/sandbox/containerd/private"
+	"github.com/errand-run/errand/nodes/sandbox/guest"
+	"github.com/errand-run/errand/nodes/sandbox/null"
+	"github.com/errand-run/errand/nodes/sandbox/process"
+)
+
+// logSegments is in how many files an attempt's log is kept.
+const logSegments = 4
+
+// sandboxHost holds the drivers that this machine can offer.
+type sandboxHost struct {
+	config  Config
+	log     *zap.Logger
+	storage *nodeStorage
+
+	pool       *pool.Pool
+	enabled    []string
+	drivers    map[string]sandbox.Driver
+	containerd *containerd.Driver
+	private    *private.Daemon
+}
+
+func newSandboxHost(lifecycle fx.Lifecycle, config Config, log *zap.Logger, storage *nodeStorage) *sandboxHost {
+	h := &sandboxHost{config: config, log: log.Named("sandboxes"), storage: storage, drivers: map[string]sandbox.Driver{}}
+	add(lifecycle, part{name: "sandbox host", startTimeout: 45 * time.Second, stopTimeout: 30 * time.Second, start: h.start, stop: h.stop})
+	return h
+}
+
+func (h *sandboxHost) start(ctx context.Context) error {
+	names, err := h.driverNames(ctx)
+	if err != nil {
+		return err
+	}
+	for _, name := range names {
+		driver, err := h.open(ctx, name)
+		if err != nil {
+			return errors.Join(fmt.Errorf("%s driver: %w", name, err), h.stop(ctx))
+		}
+		h.drivers[name] = driver
+		h.enabled = append(h.enabled, name)
+	}
+	h.pool = pool.New(h.drivers)
+	return nil
+}
+
+// driverNames resolves "auto": containerd where there is root and a runtime; with
+// Dev, processes and null too. Nothing at all is an error that says what to do.
+func (h *sandboxHost) driverNames(ctx context.Context) ([]string, error) {
+	if !slices.Equal(h.config.Drivers, []string{DriversAuto}) {
+		return h.config.Drivers, nil
+	}
+	var names []string
+	missing := h.containerdMissing(ctx)
+	if missing == "" {
+		names = append(names, DriverContainerd)
+	} else {
+		h.log.Info("the containerd driver is not enabled", zap.String("because", missing))
+	}
+	if h.config.Dev {
+		names = append(names, DriverProcess, DriverNull)
+	}
+	if len(names) == 0 {
+		return nil, fmt.Errorf("no sandbox driver: %s; name one with --drivers, or try --dev", missing)
+	}
+	return names, nil
+}
+
+// containerdMissing says why there can be no containers here, or nothing.
+func (h *sandboxHost) containerdMissing(ctx context.Context) string {
+	if os.Geteuid() != 0 {
+		return "containers need root"
+	}
+	if _, ok := private.Detect(ctx); ok && h.config.Containerd == ContainerdAuto {
+		return ""
+	}
+	if filepath.IsAbs(h.config.Containerd) {
+		return ""
+	}
+	for _, binary := range []string{"containerd", "runc"} {
+		if _, err := exec.LookPath(binary); err != nil {
+			return binary + " is not installed (apt-get install containerd runc)"
+		}
+	}
+	return ""
+}
+
+func (h *sandboxHost) open(ctx context.Context, name string) (sandbox.Driver, error) {
+	dir := filepath.Join(h.config.DataDir, name)
+	if name == DriverNull {
+		return null.New(dir)
+	}
+	helper, err := h.installHelper()
+	if err != nil {
+		return nil, err
+	}
+	if name == DriverProcess {
+		return process.New(process.Config{
+			Dir: dir, NodeUUID: h.storage.uuid, Helper: helper,
+			LogSegmentBytes: h.config.LogBytes / logSegments, LogSegments: logSegments,
+		})
+	}
+	address, err := h.containerdAddress(ctx)
+	if err != nil {
+		return nil, err
+	}
+	driver, err := containerd.New(ctx, containerd.Config{
+		Address: address, Namespace: h.config.ContainerdNamespace, NodeUUID: h.storage.uuid,
+		Dir: filepath.Join(dir, "sandboxes"), Init: helper,
+		LogSegmentBytes: h.config.LogBytes / logSegments, LogSegments: logSegments, Log: h.log.Named(name),
+	})
+	if err != nil {
+		return nil, err
+	}
+	h.containerd = driver
+	return driver, nil
+}
+
+// installHelper puts sandbox-init where sandboxes find it, under a name that holds
+// its content's hash: sandboxes of an earlier version keep theirs.
+func (h *sandboxHost) installHelper() (string, error) {
+	dir := filepath.Join(h.config.DataDir, "bin")
+	if h.config.SandboxInit != "" {
+		return guest.InstallFile(dir, h.config.SandboxInit)
+	}
+	return guest.Install(dir)
+}
+
+func (h *sandboxHost) containerdAddress(ctx context.Context) (string, error) {
+	switch h.config.Containerd {
+	case ContainerdAuto:
+		if address, ok := private.Detect(ctx); ok {
+			return address, nil
+		}
+	case ContainerdPrivate:
+	default:
+		return strings.TrimPrefix(h.config.Containerd, "unix://"), nil
+	}
+	var err error
+	h.private, err = private.Start(ctx, private.Config{Dir: filepath.Join(h.config.DataDir, "containerd"), Log: h.log.Named("containerd")})
+	if err != nil {
+		return "", err
+	}
+	return h.private.Address(), nil
+}
+
+// stop releases the drivers. Sandboxes go on; a private containerd goes with the
+// daemon only if it has none left.
+func (h *sandboxHost) stop(ctx context.Context) error {
+	var err error
+	if h.pool != nil {
+		err = h.pool.Close(ctx)
+	}
+	idle := true
+	if h.containerd != nil && h.private != nil {
+		var askErr error
+		if idle, askErr = h.containerd.Idle(ctx); askErr != nil {
+			h.log.Warn("containerd can not say whether containers are left, so it goes on", zap.Error(askErr))
+			idle = false
+		}
+	}
+	for _, name := range slices.Backward(h.enabled) {
+		err = errors.Join(err, h.drivers[name].Close())
+	}
+	if h.private != nil {
+		end := h.private.Leave
+		if idle {
+			end = h.private.Stop
+		}
+		err = errors.Join(err, end(ctx))
+	}
+	return err
+}
+
+// images is nil without the containerd driver.
+func (h *sandboxHost) images() api.Images {
+	if h.containerd == nil {
+		return nil
+	}
+	return nodeImages{h.containerd.Images()}
+}
+
+// nodeImages shows containerd's images to the API.
+type nodeImages struct{ store *images.Store }
+
+func (n nodeImages) Import(ctx context.Context, name string, archive io.Reader) ([]api.Image, error) {
+	imported, err := n.store.Import(ctx, name, archive)
+	return apiImages(imported), err
+}
+
+func (n nodeImages) List(ctx context.Context) ([]api.Image, error) {
+	found, err := n.store.List(ctx)
+	return apiImages(found), err
+}
+
+func apiImages(found []images.Image) []api.Image {
+	shown := make([]api.Image, len(found))
+	for i, image := range found {
+		shown[i] = api.Image{Name: image.Name, Digest: image.Digest, SizeBytes: image.SizeBytes, ImportedAt: image.Imported}
+	}
+	return shown
+}

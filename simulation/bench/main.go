@@ -1,0 +1,88 @@
+// Command bench measures Errand against the bars of docs/benchmarks.md and
+// prints one table. It drives the built binaries as a user would, on loopback,
+// and starts every peer it compares with itself, alternating within one run: on a
+// noisy machine only ratios mean something.
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/signal"
+	"runtime"
+	"strings"
+	"syscall"
+	"text/tabwriter"
+	"time"
+)
+
+// row is one line of the table.
+type row struct {
+	what     string
+	measured string
+	bar      string
+	pass     bool
+	// note explains a row that is not measured, or how it was.
+	note string
+}
+
+// benchDeadline bounds the whole program.
+const benchDeadline = 15 * time.Minute
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	ctx, cancel := context.WithTimeout(ctx, benchDeadline)
+	rows, err := measure(ctx)
+	cancel()
+	stop()
+	print(rows)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "bench:", err)
+		os.Exit(1)
+	}
+}
+
+// measure runs the benches in order and returns the rows it got to.
+func measure(ctx context.Context) ([]row, error) {
+	var rows []row
+	for _, bench := range []func(context.Context) ([]row, error){startAndIdle, processDriver, nullDriver, againstCtr} {
+		more, err := bench(ctx)
+		rows = append(rows, more...)
+		if err != nil {
+			return rows, err
+		}
+	}
+	return rows, nil
+}
+
+func print(rows []row) {
+	fmt.Printf("%s, %d cores, %s\n\n", cpuModel(), runtime.NumCPU(), runtime.Version())
+	table := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(table, "WHAT\tMEASURED\tBAR\tRESULT\tNOTE")
+	for _, r := range rows {
+		verdict := "pass"
+		switch {
+		case r.bar == "":
+			verdict = "-"
+		case !r.pass:
+			verdict = "short"
+		}
+		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\n", r.what, r.measured, r.bar, verdict, r.note)
+	}
+	if err := table.Flush(); err != nil {
+		fmt.Fprintln(os.Stderr, "bench:", err)
+	}
+}
+
+func cpuModel() string {
+	text, err := os.ReadFile("/proc/cpuinfo")
+	if err != nil {
+		return runtime.GOARCH
+	}
+	for line := range strings.Lines(string(text)) {
+		if name, value, ok := strings.Cut(line, ":"); ok && strings.TrimSpace(name) == "model name" {
+			return strings.TrimSpace(value)
+		}
+	}
+	return runtime.GOARCH
+}

@@ -1,0 +1,165 @@
+package daemon_test
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	errandv1 "github.com/errand-run/errand/messages/errand/v1"
+)
+
+// ledger is a file to which each command writes one line when it starts: a
+// counter outside the product.
+func ledger(t *testing.T) (path string, lines func() []string) {
+	t.Helper()
+	path = filepath.Join(t.TempDir(), "ledger")
+	return path, func() []string {
+		text, err := os.ReadFile(path)
+		if err != nil && !os.IsNotExist(err) {
+			t.Fatal(err)
+		}
+		return strings.Fields(string(text))
+	}
+}
+
+// awaitRunning returns when the run's command has been seen running.
+func (n *node) awaitRunning(ctx context.Context, t *testing.T, id string) {
+	t.Helper()
+	stream, err := n.Runs.Watch(ctx, &errandv1.WatchRunRequest{Id: id})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer stream.Close() //nolint:errcheck // cut short on purpose
+	for stream.Receive() {
+		if stream.Msg().GetRun().GetStatus() == errandv1.Status_STATUS_RUNNING {
+			return
+		}
+	}
+	t.Fatalf("run %s never read RUNNING: %v", id, stream.Err())
+}
+
+// NOD-01 (a): a crash of the daemon is not an exit of the command.
+func TestCommandSurvivesACrashOfTheDaemon(t *testing.T) {
+	n := startNode(t)
+	path, lines := ledger(t)
+	id := n.submit(t, "--", "sh", "-c", "echo $$ >> "+path+"; echo start; sleep 4; echo end; exit 3")
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	n.awaitRunning(ctx, t, id)
+	n.restart(t)
+	if s := n.show(t, id); s.Status != "RUNNING" {
+		t.Fatalf("after the crash the run is %s: %s", s.Status, s.Message)
+	}
+	if r := n.errand(t, "wait", id); r.code != 3 {
+		t.Fatalf("wait gave %d, stderr %q; want 3\nnode: %s", r.code, r.stderr, n.log)
+	}
+	if r := n.errand(t, "logs", id); r.stdout != "start\nend\n" {
+		t.Fatalf("the log is %q", r.stdout)
+	}
+	if started := lines(); len(started) != 1 {
+		t.Fatalf("the command was started %d times", len(started))
+	}
+}
+
+func TestExitWhileTheDaemonIsDownIsReported(t *testing.T) {
+	n := startNode(t)
+	id := n.submit(t, "--", "sh", "-c", "echo out; sleep 2; exit 9")
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	n.awaitRunning(ctx, t, id)
+	begin := time.Now()
+	n.crash(t)
+	<-time.After(3*time.Second - time.Since(begin)) // the command ends while nobody looks
+	n.start(t)
+	if r := n.errand(t, "wait", id); r.code != 9 {
+		t.Fatalf("wait gave %d; want 9", r.code)
+	}
+	if s := n.show(t, id); s.EndedAt.Sub(s.StartedAt) > 2900*time.Millisecond || !s.Attempts[0].LogComplete {
+		t.Fatalf("the end is not that of the command: %+v", s)
+	}
+}
+
+// G2, G8: whatever the moment of the crash, each command starts exactly once and
+// each run ends with its own code.
+func TestCrashesUnderLoadLoseNothingAndStartNothingTwice(t *testing.T) {
+	const runs, crashes = 60, 6
+	n := startNode(t)
+	path, lines := ledger(t)
+	ids := make(chan string, runs)
+	go func() {
+		defer close(ids)
+		for i := range runs {
+			for {
+				created, err := n.Runs.Create(context.Background(), &errandv1.CreateRunRequest{
+					IdempotencyKey: fmt.Sprintf("load-%d", i),
+					Spec: &errandv1.RunSpec{Driver: "process", Command: []string{
+						"/bin/sh", "-c", fmt.Sprintf("echo %d >> %s; sleep 0.%d; exit %d", i, path, i%5, i%7),
+					}},
+				})
+				if err == nil {
+					ids <- created.GetRun().GetId()
+					break
+				}
+				<-time.After(50 * time.Millisecond) // the node is down: a client would try again as well
+			}
+		}
+	}()
+	for range crashes {
+		<-time.After(400 * time.Millisecond) // crashes at moments of no meaning
+		address := n.Address
+		n.restart(t)
+		if n.Address != address {
+			t.Fatal("the node came back on another address")
+		}
+	}
+	i := 0
+	for id := range ids {
+		if r := n.errand(t, "wait", "--timeout", "60s", id); r.code != i%7 {
+			t.Errorf("run %d, %s: wait gave %d, stderr %q; want %d: %+v", i, id, r.code, r.stderr, i%7, n.show(t, id))
+		}
+		i++
+	}
+	started := lines()
+	slices.Sort(started)
+	if len(started) != runs || len(slices.Compact(started)) != runs {
+		t.Errorf("%d starts of %d commands", len(started), runs)
+	}
+}
+
+// API-01: the command line outlives a restart of the node while it waits.
+func TestRunOnTheCommandLineOutlivesARestartOfTheNode(t *testing.T) {
+	n := startNode(t)
+	done := make(chan result, 1)
+	go func() {
+		done <- n.errand(t, "run", "--driver", "process", "--", "sh", "-c", "echo one; sleep 4; echo two; exit 17")
+	}()
+	var id string
+	for deadline := time.Now().Add(20 * time.Second); id == ""; {
+		if time.Now().After(deadline) {
+			t.Fatal("the run never came up")
+		}
+		id = strings.TrimSpace(n.errand(t, "runs", "-q", "--status", "RUNNING").stdout)
+	}
+	n.restart(t)
+	(<-done).want(t, 17, "one\ntwo\n", "")
+}
+
+func TestCleanRestartLetsSandboxesGoOn(t *testing.T) {
+	n := startNode(t)
+	id := n.submit(t, "--", "sh", "-c", "sleep 3; exit 5")
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	n.awaitRunning(ctx, t, id)
+	if err := n.Stop(); err != nil {
+		t.Fatalf("stop: %v\n%s", err, n.log)
+	}
+	n.start(t)
+	if r := n.errand(t, "wait", id); r.code != 5 {
+		t.Fatalf("wait gave %d; want 5", r.code)
+	}
+}

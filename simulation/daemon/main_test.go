@@ -1,0 +1,161 @@
+package daemon_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/errand-run/errand/simulation/daemon"
+)
+
+// binaries holds what TestMain builds: errand-node with the race detector,
+// errand and sandbox-init as they ship.
+var binaries string
+
+func TestMain(m *testing.M) {
+	code, err := buildAndRun(m)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		code = 1
+	}
+	os.Exit(code)
+}
+
+func buildAndRun(m *testing.M) (int, error) {
+	dir, err := os.MkdirTemp("", "errand-daemon-test-")
+	if err != nil {
+		return 1, err
+	}
+	defer os.RemoveAll(dir) //nolint:errcheck // a leftover in the temp folder
+	binaries = dir
+	for _, build := range []struct {
+		name, source, cgo string
+		flags             []string
+	}{
+		{name: "sandbox-init", source: "./cmd/sandbox-init", cgo: "0"},
+		{name: "errand", source: "./cmd/errand", cgo: "0"},
+		{name: "errand-node", source: "./cmd/node", cgo: "1", flags: []string{"-race"}},
+	} {
+		args := append(append([]string{"build"}, build.flags...), "-o", filepath.Join(dir, build.name), build.source)
+		command := exec.Command("go", args...)
+		command.Dir = filepath.Join("..", "..")
+		command.Env = append(os.Environ(), "CGO_ENABLED="+build.cgo)
+		if output, err := command.CombinedOutput(); err != nil {
+			return 1, fmt.Errorf("build %s: %w\n%s", build.name, err, output)
+		}
+	}
+	code := m.Run()
+	if code == 0 {
+		err = goleak.Find(goleak.IgnoreTopFunction("net/http.(*persistConn).readLoop"), goleak.IgnoreTopFunction("net/http.(*persistConn).writeLoop"))
+	}
+	return code, err
+}
+
+// node is a daemon under test with its data directory and log.
+type node struct {
+	*daemon.Daemon
+	data  string
+	flags []string
+	log   *bytes.Buffer
+}
+
+// startNode starts a daemon in --dev on a directory of its own and stops it when
+// the test ends.
+func startNode(t *testing.T, flags ...string) *node {
+	t.Helper()
+	n := &node{data: t.TempDir(), flags: append([]string{"--dev", "--drivers", "process"}, flags...)}
+	n.start(t)
+	t.Cleanup(func() {
+		if n.Daemon == nil {
+			return
+		}
+		if err := n.Stop(); err != nil {
+			t.Errorf("stop the node: %v\n%s", err, n.log)
+		}
+		if strings.Contains(n.log.String(), "DATA RACE") {
+			t.Errorf("the daemon reported a data race:\n%s", n.log)
+		}
+	})
+	return n
+}
+
+func (n *node) start(t *testing.T) {
+	t.Helper()
+	n.log = &bytes.Buffer{}
+	options := daemon.Options{
+		Binary: filepath.Join(binaries, "errand-node"), Data: n.data, Stderr: n.log,
+		Flags: append([]string{"--sandbox-init", filepath.Join(binaries, "sandbox-init")}, n.flags...),
+	}
+	if n.Daemon != nil {
+		options.Listen = strings.TrimPrefix(n.Address, "http://")
+	}
+	started, err := daemon.Start(context.Background(), options)
+	if err != nil {
+		t.Fatalf("start the node: %v\n%s", err, n.log)
+	}
+	n.Daemon = started
+}
+
+// restart kills the daemon as a crash would and starts it on the same address.
+func (n *node) restart(t *testing.T) {
+	t.Helper()
+	n.crash(t)
+	n.start(t)
+}
+
+func (n *node) crash(t *testing.T) {
+	t.Helper()
+	if err := n.Kill(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// result is what a command line gave.
+type result struct {
+	stdout, stderr string
+	code           int
+	took           time.Duration
+}
+
+// errand runs the command line against the node.
+func (n *node) errand(t *testing.T, args ...string) result {
+	t.Helper()
+	return n.errandWith(t, nil, args...)
+}
+
+func (n *node) errandWith(t *testing.T, environment []string, args ...string) result {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+	defer cancel()
+	command := exec.CommandContext(ctx, filepath.Join(binaries, "errand"), args...)
+	command.Env = append(append(os.Environ(), "ERRAND_ADDRESS="+n.Address), environment...)
+	var stdout, stderr bytes.Buffer
+	command.Stdout, command.Stderr = &stdout, &stderr
+	begin := time.Now()
+	err := command.Run()
+	var exit *exec.ExitError
+	if err != nil && !errors.As(err, &exit) {
+		t.Fatalf("errand %v: %v", args, err)
+	}
+	if ctx.Err() != nil {
+		t.Fatalf("errand %v did not end\nstdout: %s\nstderr: %s\nnode: %s", args, &stdout, &stderr, n.log)
+	}
+	return result{stdout: stdout.String(), stderr: stderr.String(), code: command.ProcessState.ExitCode(), took: time.Since(begin)}
+}
+
+// want fails the test unless the command line gave exactly this.
+func (r result) want(t *testing.T, code int, stdout, stderr string) {
+	t.Helper()
+	if r.code != code || r.stdout != stdout || r.stderr != stderr {
+		t.Fatalf("got code %d, stdout %q, stderr %q; want code %d, stdout %q, stderr %q", r.code, r.stdout, r.stderr, code, stdout, stderr)
+	}
+}

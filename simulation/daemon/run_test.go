@@ -1,0 +1,266 @@
+package daemon_test
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	errandv1 "github.com/errand-run/errand/messages/errand/v1"
+)
+
+// shown is what the tests read of `errand show -o json`.
+type shown struct {
+	ID        string    `json:"id"`
+	Status    string    `json:"status"`
+	Reason    string    `json:"reason"`
+	Message   string    `json:"message"`
+	StartedAt time.Time `json:"startedAt"`
+	EndedAt   time.Time `json:"endedAt"`
+	ExitCode  *int      `json:"exitCode"`
+	Attempts  []struct {
+		Number      int  `json:"number"`
+		Signal      int  `json:"signal"`
+		LogComplete bool `json:"logComplete"`
+	} `json:"attempts"`
+}
+
+func (n *node) show(t *testing.T, id string) shown {
+	t.Helper()
+	r := n.errand(t, "show", id, "-o", "json")
+	if r.code != 0 {
+		t.Fatalf("errand show %s: code %d, stderr %s", id, r.code, r.stderr)
+	}
+	var s shown
+	if err := json.Unmarshal([]byte(r.stdout), &s); err != nil {
+		t.Fatalf("errand show -o json gave %s: %v", r.stdout, err)
+	}
+	return s
+}
+
+func (n *node) submit(t *testing.T, args ...string) string {
+	t.Helper()
+	r := n.errand(t, append([]string{"run", "-d", "--driver", "process"}, args...)...)
+	if r.code != 0 {
+		t.Fatalf("errand run -d: code %d, stderr %s\nnode: %s", r.code, r.stderr, n.log)
+	}
+	return strings.TrimSpace(r.stdout)
+}
+
+// API-01: the command line ends with the command's own code and keeps its outputs
+// apart.
+func TestRunGivesTheCommandsCodeAndKeepsOutputsApart(t *testing.T) {
+	n := startNode(t)
+	n.errand(t, "run", "--driver", "process", "--", "sh", "-c", "echo out; echo err >&2; exit 17").want(t, 17, "out\n", "err\n")
+	n.errand(t, "run", "--driver", "process", "--", "true").want(t, 0, "", "")
+	for _, code := range []int{1, 2, 124, 125, 130, 137, 255} {
+		r := n.errand(t, "run", "--driver", "process", "--", "sh", "-c", fmt.Sprintf("exit %d", code))
+		if r.code != code {
+			t.Errorf("exit %d gave %d, stderr %q", code, r.code, r.stderr)
+		}
+	}
+}
+
+func TestRunThatCanNotStartSaysWhyAndHasNoCode(t *testing.T) {
+	n := startNode(t)
+	script := filepath.Join(t.TempDir(), "script")
+	if err := os.WriteFile(script, []byte("#!/no/such/interpreter\n"), 0o755); err != nil { //nolint:gosec // it is to be executable
+		t.Fatal(err)
+	}
+	for _, test := range []struct {
+		name    string
+		command string
+		code    int
+		reason  string
+	}{
+		{name: "absent", command: "/no/such/command", code: 127, reason: "NOT_FOUND"},
+		{name: "absent on PATH", command: "no-such-command-anywhere", code: 127, reason: "NOT_FOUND"},
+		{name: "not executable", command: "/etc/passwd", code: 126, reason: "NOT_EXECUTABLE"},
+		{name: "missing interpreter", command: script, code: 127, reason: "NOT_FOUND"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			r := n.errand(t, "run", "--driver", "process", "--name", strings.ReplaceAll(test.name, " ", "-"), "--", test.command)
+			if r.code != test.code || !strings.Contains(r.stderr, test.reason) {
+				t.Fatalf("got code %d, stderr %q; want %d and %s", r.code, r.stderr, test.code, test.reason)
+			}
+			id := strings.TrimSpace(n.errand(t, "runs", "-q", "--name", strings.ReplaceAll(test.name, " ", "-")).stdout)
+			if s := n.show(t, id); s.Status != "FAILED" || s.Reason != test.reason || s.ExitCode != nil {
+				t.Fatalf("got %+v", s)
+			}
+		})
+	}
+}
+
+// LIF-01: a command that ignores TERM is killed after the grace, and when its run
+// reads terminal nothing of it is left.
+func TestTimeoutKillsACommandThatIgnoresTerm(t *testing.T) {
+	n := startNode(t)
+	marker := fmt.Sprintf("6%d", os.Getpid()) // a duration that no other process sleeps for
+	r := n.errand(t, "run", "--driver", "process", "--timeout", "5s", "--stop-grace", "3s", "--name", "stubborn",
+		"--", "sh", "-c", "trap '' TERM; sleep "+marker)
+	left, err := exec.Command("pgrep", "-f", "sleep "+marker).Output()
+	if r.code != 124 {
+		t.Fatalf("code %d, stderr %q; want 124", r.code, r.stderr)
+	}
+	if err == nil {
+		t.Fatalf("still running when the status was terminal: %s", left)
+	}
+	s := n.show(t, strings.TrimSpace(n.errand(t, "runs", "-q", "--name", "stubborn").stdout))
+	took := s.EndedAt.Sub(s.StartedAt)
+	if s.Status != "TIMED_OUT" || s.Reason != "TIMEOUT" || took < 8*time.Second || took > 11*time.Second {
+		t.Fatalf("got %s, %s after %s; want TIMED_OUT, TIMEOUT after 8 s to 11 s", s.Status, s.Reason, took)
+	}
+	if s.ExitCode == nil || *s.ExitCode != 137 || s.Attempts[0].Signal != 9 {
+		t.Fatalf("exit code %v, attempts %+v; want 137 by signal 9", s.ExitCode, s.Attempts)
+	}
+}
+
+// LOG-01: nothing of a short command's output is lost, and the log is complete in
+// the moment in which the status is terminal.
+func TestLogIsCompleteWhenTheStatusIsTerminal(t *testing.T) {
+	const runs, parallel = 1000, 30
+	n := startNode(t)
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
+	defer cancel()
+	jobs := make(chan int, runs)
+	for i := range runs {
+		jobs <- i
+	}
+	close(jobs)
+	var group sync.WaitGroup
+	for range parallel {
+		group.Go(func() {
+			for i := range jobs {
+				if err := shortLog(ctx, n, i%2 == 0); err != nil {
+					t.Error(err)
+					return
+				}
+			}
+		})
+	}
+	group.Wait()
+}
+
+// shortLog runs a command that ends at once without a newline and reads its log,
+// by a follower that began before the end or right after the terminal status.
+func shortLog(ctx context.Context, n *node, follow bool) error {
+	created, err := n.Runs.Create(ctx, &errandv1.CreateRunRequest{Spec: &errandv1.RunSpec{
+		Driver: "process", Command: []string{"/bin/sh", "-c", `printf 'a\nlast'`},
+	}})
+	if err != nil {
+		return err
+	}
+	id := created.GetRun().GetId()
+	if !follow {
+		if _, err := n.Runs.Wait(ctx, &errandv1.WaitRunRequest{Id: id}); err != nil {
+			return err
+		}
+	}
+	stream, err := n.Runs.Logs(ctx, &errandv1.LogsRequest{Id: id, Follow: follow})
+	if err != nil {
+		return err
+	}
+	var text []byte
+	complete := false
+	for stream.Receive() {
+		for _, chunk := range stream.Msg().GetChunks() {
+			text = append(text, chunk.GetData()...)
+		}
+		if end := stream.Msg().GetEnd(); end != nil {
+			complete = end.GetComplete()
+		}
+	}
+	if err := stream.Err(); err != nil {
+		return err
+	}
+	if string(text) != "a\nlast" || !complete {
+		return fmt.Errorf("run %s, follow %t: log %q, complete %t", id, follow, text, complete)
+	}
+	return stream.Close()
+}
+
+func TestLogOfOneVeryLongLineIsExact(t *testing.T) {
+	n := startNode(t)
+	sum := filepath.Join(t.TempDir(), "sum")
+	r := n.errand(t, "run", "--driver", "process", "--", "sh", "-c", "head -c 1048576 /dev/urandom | base64 -w0 | tee /dev/stderr 2>&1 >"+sum)
+	if r.code != 0 {
+		t.Fatalf("code %d, stderr %q", r.code, r.stderr)
+	}
+	written, err := os.ReadFile(sum)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if sha256.Sum256(written) != sha256.Sum256([]byte(r.stdout)) {
+		t.Fatalf("wrote %d bytes, read %d other ones", len(written), len(r.stdout))
+	}
+	id := strings.TrimSpace(n.errand(t, "runs", "-q").stdout)
+	if again := n.errand(t, "logs", id); again.stdout != string(written) {
+		t.Fatalf("errand logs gave %d bytes, not the %d that were written", len(again.stdout), len(written))
+	}
+}
+
+func TestWaitWithTimeoutLeavesTheRunGoing(t *testing.T) {
+	n := startNode(t)
+	id := n.submit(t, "--", "sleep", "60")
+	if r := n.errand(t, "wait", "--timeout", "1s", id); r.code != 124 {
+		t.Fatalf("code %d, stderr %q; want 124", r.code, r.stderr)
+	}
+	if s := n.show(t, id); s.Status != "RUNNING" && s.Status != "PENDING" {
+		t.Fatalf("the run is %s", s.Status)
+	}
+	if r := n.errand(t, "cancel", id); r.code != 0 {
+		t.Fatalf("cancel: code %d, stderr %q", r.code, r.stderr)
+	}
+	if r := n.errand(t, "wait", id); r.code != 130 {
+		t.Fatalf("wait after cancel: code %d; want 130", r.code)
+	}
+	if s := n.show(t, id); s.Status != "CANCELED" || s.ExitCode == nil || *s.ExitCode != 128+15 {
+		t.Fatalf("got %+v; want CANCELED with the observed code 143", s)
+	}
+	if r := n.errand(t, "cancel", n.submit(t, "--", "true")); r.code != 0 && !strings.Contains(r.stderr, "SUCCEEDED") {
+		t.Fatalf("cancel of a run that ends: code %d, stderr %q", r.code, r.stderr)
+	}
+}
+
+func TestWaitForSeveralRunsGivesTheFirstFailureInOrder(t *testing.T) {
+	n := startNode(t)
+	good, bad, worse := n.submit(t, "--", "true"), n.submit(t, "--", "sh", "-c", "exit 3"), n.submit(t, "--", "sh", "-c", "exit 4")
+	for _, test := range []struct {
+		args []string
+		code int
+	}{
+		{args: []string{good}, code: 0},
+		{args: []string{good, bad}, code: 3},
+		{args: []string{worse, bad}, code: 4},
+	} {
+		if r := n.errand(t, append([]string{"wait"}, test.args...)...); r.code != test.code {
+			t.Errorf("wait %v gave %d; want %d", test.args, r.code, test.code)
+		}
+	}
+}
+
+func TestEnvironmentOfACommand(t *testing.T) {
+	n := startNode(t)
+	r := n.errand(t, "run", "--driver", "process", "--env", "A=b c", "--", "sh", "-c",
+		`echo "$A|$ERRAND_APP|$ERRAND_ATTEMPT|$ERRAND_RUN_ID|$ERRAND_FENCING_TOKEN"`)
+	fields := strings.Split(strings.TrimSpace(r.stdout), "|")
+	if len(fields) != 5 || fields[0] != "b c" || fields[1] != "default" || fields[2] != "1" || !strings.HasPrefix(fields[3], "k.default.") {
+		t.Fatalf("got %q", r.stdout)
+	}
+	first, err := strconv.ParseUint(fields[4], 10, 64)
+	if err != nil {
+		t.Fatal(err)
+	}
+	again := n.errand(t, "run", "--driver", "process", "--", "sh", "-c", "echo $ERRAND_FENCING_TOKEN")
+	if second, err := strconv.ParseUint(strings.TrimSpace(again.stdout), 10, 64); err != nil || second <= first {
+		t.Fatalf("the fencing token went from %d to %q (%v)", first, again.stdout, err)
+	}
+}
