@@ -121,6 +121,7 @@ func runInit(args []string) int {
 			unix.CloseOnExec(fd)
 		}
 	}
+	closeInherited(3)
 	if !awaited(o.wait) {
 		return exitSetup
 	}

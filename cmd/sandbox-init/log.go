@@ -19,6 +19,7 @@ func runLog(args []string) int {
 	for fd := fdStdout; fd <= fdReady; fd++ {
 		unix.CloseOnExec(fd)
 	}
+	closeInherited(fdReady + 1)
 	if len(args) != 1 {
 		fail("usage: sandbox-init log CONFIG")
 	}

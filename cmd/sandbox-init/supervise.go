@@ -134,6 +134,7 @@ func runSupervise(args []string) int {
 	for fd := fdNotify; fd <= fdLock; fd++ {
 		unix.CloseOnExec(fd)
 	}
+	closeInherited(fdLock + 1)
 	// Caught rather than ignored: what is ignored stays so across exec.
 	signal.Notify(make(chan os.Signal, 1), unix.SIGHUP, unix.SIGINT, unix.SIGQUIT, unix.SIGTERM, unix.SIGPIPE, unix.SIGUSR1, unix.SIGUSR2)
 	_ = unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)

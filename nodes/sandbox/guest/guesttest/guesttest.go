@@ -16,6 +16,10 @@ import (
 	"testing"
 )
 
+// Env names the variable that holds the path of a sandbox-init to use as it is, for
+// tests that run themselves again where nothing can be built.
+const Env = "ERRAND_TEST_SANDBOX_INIT"
+
 // Build returns the path of a sandbox-init that is built from the sources as they
 // are. It is built once per machine and state of the sources, and must not be
 // changed. Tests that may run at the same time, in other processes too, may call it.
@@ -29,6 +33,9 @@ func Build(t testing.TB) string {
 }
 
 var build = sync.OnceValues(func() (string, error) {
+	if path := os.Getenv(Env); path != "" {
+		return path, nil
+	}
 	_, file, _, _ := runtime.Caller(0)
 	root := filepath.Join(filepath.Dir(file), "..", "..", "..", "..")
 	name, err := fingerprint(root)

@@ -1,0 +1,279 @@
+package process_test
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	recordv1 "github.com/errand-run/errand/messages/errand/record/v1"
+	"github.com/errand-run/errand/nodes/logs"
+	"github.com/errand-run/errand/nodes/sandbox"
+	"github.com/errand-run/errand/nodes/sandbox/guest/guesttest"
+	"github.com/errand-run/errand/nodes/sandbox/guest/pid"
+)
+
+func bounded(t *testing.T) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+// start creates and starts a sandbox that the test's end removes.
+func start(t *testing.T, d sandbox.Driver, spec sandbox.Spec) {
+	t.Helper()
+	if err := d.Create(bounded(t), spec); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := d.Start(bounded(t), spec.ID); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func remove(t *testing.T, d sandbox.Driver, id string) {
+	t.Helper()
+	if err := d.Remove(bounded(t), id); err != nil {
+		t.Error(err)
+	}
+}
+
+// pids returns supervisor and init of a sandbox.
+func pids(t *testing.T, dir, id string) (supervisor, init pid.Ref) {
+	t.Helper()
+	b, err := os.ReadFile(filepath.Join(dir, id, "pids"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	lines := strings.Split(string(b), "\n")
+	if supervisor, err = pid.Parse(lines[0]); err == nil {
+		init, err = pid.Parse(lines[1])
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return supervisor, init
+}
+
+func TestLostSupervisorTakesTheCommandAlongAndLeavesNoCode(t *testing.T) {
+	for _, adopted := range []bool{false, true} {
+		t.Run(fmt.Sprintf("adopted=%v", adopted), func(t *testing.T) {
+			c := config(t)
+			d := open(t, c)
+			defer func() { _ = d.Close() }()
+			spec := specOf(t.TempDir(), "r.lost.1", "sh", "-c", "sleep 3600 & sleep 3600")
+			start(t, d, spec)
+			supervisor, init := pids(t, c.Dir, spec.ID)
+			if adopted {
+				_ = d.Close()
+			}
+			if err := supervisor.Signal(unix.SIGKILL); err != nil {
+				t.Fatal(err)
+			}
+			if adopted {
+				d = open(t, c)
+			}
+			exit, err := d.Wait(bounded(t), spec.ID)
+			if err != nil || exit.Code != nil || exit.Reason != recordv1.Reason_REASON_SANDBOX_LOST {
+				t.Fatalf("exit %+v, %v", exit, err)
+			}
+			if init.Alive() {
+				t.Error("init lives on")
+			}
+			if complete, err := d.Flush(bounded(t), spec.ID); err != nil || complete {
+				t.Errorf("a log without an end is complete: %v, %v", complete, err)
+			}
+			remove(t, d, spec.ID)
+			if left := leaks(t, c); len(left) > 0 {
+				t.Errorf("left over: %v", left)
+			}
+		})
+	}
+}
+
+func TestKilledInitIsAKillOfTheCommand(t *testing.T) {
+	c := config(t)
+	d := open(t, c)
+	defer d.Close()
+	spec := specOf(t.TempDir(), "r.init.1", "sleep", "3600")
+	start(t, d, spec)
+	defer remove(t, d, spec.ID)
+	_, init := pids(t, c.Dir, spec.ID)
+	if err := init.Signal(unix.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	exit, err := d.Wait(bounded(t), spec.ID)
+	if err != nil || exit.Code == nil || *exit.Code != 137 || exit.Signal != 9 {
+		t.Fatalf("exit %+v, %v", exit, err)
+	}
+}
+
+func TestStoppedSupervisorDoesNotHoldUpKill(t *testing.T) {
+	c := config(t)
+	d := open(t, c)
+	defer d.Close()
+	spec := specOf(t.TempDir(), "r.hung.1", "sleep", "3600")
+	start(t, d, spec)
+	defer remove(t, d, spec.ID)
+	supervisor, init := pids(t, c.Dir, spec.ID)
+	if err := supervisor.Signal(unix.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	if leftover, err := d.Kill(bounded(t), spec.ID); err != nil || !leftover {
+		t.Fatalf("kill: %v, %v", leftover, err)
+	}
+	if init.Alive() {
+		t.Error("init lives on")
+	}
+	exit, err := d.Wait(bounded(t), spec.ID)
+	if err != nil || exit.Code != nil {
+		t.Fatalf("exit %+v, %v: nobody saw it", exit, err)
+	}
+}
+
+func TestManySurvivorsKeepTheirCodes(t *testing.T) {
+	const runs = 40
+	c, root := config(t), t.TempDir()
+	d := open(t, c)
+	for i := range runs {
+		start(t, d, specOf(root, fmt.Sprintf("r.many.%d", i), "sh", "-c", fmt.Sprintf("sleep 0.%d; exit %d", i%5, i)))
+	}
+	_ = d.Close()
+	d = open(t, c)
+	defer d.Close()
+	for i := range runs {
+		spec := specOf(root, fmt.Sprintf("r.many.%d", i), "true")
+		exit, err := d.Wait(bounded(t), spec.ID)
+		if err != nil || exit.Code == nil || int(*exit.Code) != i {
+			t.Fatalf("run %d: exit %+v, %v", i, exit, err)
+		}
+		remove(t, d, spec.ID)
+	}
+	if left := leaks(t, c); len(left) > 0 {
+		t.Errorf("left over: %v", left)
+	}
+}
+
+func TestHalfMadeDirectoriesAreCleared(t *testing.T) {
+	c := config(t)
+	for name, file := range map[string]string{"empty": "", "cut": "meta", "other": "status"} {
+		dir := filepath.Join(c.Dir, name)
+		if err := os.MkdirAll(dir, 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if file != "" {
+			if err := os.WriteFile(filepath.Join(dir, file), []byte("{"), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	d := open(t, c)
+	defer d.Close()
+	if infos, err := d.List(t.Context()); err != nil || len(infos) != 0 {
+		t.Errorf("list: %v, %v", infos, err)
+	}
+	if left := leaks(t, c); len(left) > 0 {
+		t.Errorf("left over: %v", left)
+	}
+}
+
+func TestStartRefusesWhatCanNotRun(t *testing.T) {
+	c, root := config(t), t.TempDir()
+	d := open(t, c)
+	defer d.Close()
+	for name, change := range map[string]func(*recordv1.Spec){
+		"empty command":       func(s *recordv1.Spec) { s.Command = nil },
+		"NUL in argument":     func(s *recordv1.Spec) { s.Command = append(s.Command, "a\x00b") },
+		"NUL in environment":  func(s *recordv1.Spec) { s.Env = append(s.Env, "A=secret\x00b") },
+		"variable of no name": func(s *recordv1.Spec) { s.Env = append(s.Env, "=secret") },
+		"huge environment":    func(s *recordv1.Spec) { s.Env = append(s.Env, "A=secret"+strings.Repeat("x", 10<<20)) },
+		"unknown user":        func(s *recordv1.Spec) { s.User = "no-such-user" },
+		"unknown group":       func(s *recordv1.Spec) { s.User = "0:no-such-group" },
+	} {
+		t.Run(name, func(t *testing.T) {
+			spec := specOf(root, "r.refused."+strings.ReplaceAll(name, " ", "-"), "true")
+			change(spec.Spec)
+			err := d.Create(bounded(t), spec)
+			if err == nil {
+				_, err = d.Start(bounded(t), spec.ID)
+			}
+			start, ok := err.(*sandbox.StartError)
+			if !ok || !start.Permanent || start.Reason != recordv1.Reason_REASON_START_ERROR || strings.Contains(start.Message, "secret") {
+				t.Errorf("got %.200v", err)
+			}
+			remove(t, d, spec.ID)
+		})
+	}
+	if left := leaks(t, c); len(left) > 0 {
+		t.Errorf("left over: %v", left)
+	}
+}
+
+func TestCommandSeesOnlyItself(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("only root isolates")
+	}
+	c, root := config(t), t.TempDir()
+	d := open(t, c)
+	defer d.Close()
+	spec := specOf(root, "r.alone.1", "sh", "-c", "ls -d /proc/[0-9]* | wc -l; id -u; ls /proc/self/fd | wc -l")
+	spec.Spec.User = "nobody"
+	start(t, d, spec)
+	if _, err := d.Wait(bounded(t), spec.ID); err != nil {
+		t.Fatal(err)
+	}
+	r, err := logs.OpenReader(spec.LogDir, logs.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	var got []string
+	for {
+		chunk, err := r.Next(t.Context())
+		if err != nil {
+			break
+		}
+		got = append(got, strings.TrimSpace(string(chunk.Data)))
+	}
+	// init, the shell, ls and wc; nobody; three streams and the directory.
+	if len(got) != 3 || got[0] != "4" || got[1] != "65534" || got[2] != "4" {
+		t.Errorf("got %q", got)
+	}
+	remove(t, d, spec.ID)
+}
+
+// The same without root, in a process of its own.
+func TestWithoutRoot(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("the other tests run without root")
+	}
+	dir := t.TempDir()
+	if err := os.Chmod(filepath.Dir(dir), 0o777); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chmod(dir, 0o777); err != nil {
+		t.Fatal(err)
+	}
+	binary := filepath.Join(dir, "process.test")
+	self, err := os.ReadFile("/proc/self/exe")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(binary, self, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(binary, "-test.run", "^(TestConformance|TestLostSupervisor.*|TestManySurvivors.*)$", "-test.timeout", "120s")
+	cmd.Dir = dir
+	cmd.Env = append(os.Environ(), "TMPDIR="+dir, guesttest.Env+"="+config(t).Helper, "HOME="+dir)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+}
