@@ -219,13 +219,14 @@ func quiet(log *zap.Logger, level zapcore.Level) *zap.Logger {
 	)
 }
 
-// usual begins each line that a fresh server says of itself without a cause: a
-// port that it does not open, and a storage version that it has not written yet
-// and writes a few seconds later.
+// usual is in each line that a fresh server says of itself without a cause: a
+// port that it does not open, a storage version that it writes a few seconds
+// later, an election that waits for the next tick.
 var usual = []string{
 	"Running http and grpc server on single port.",
 	"Failed to detect schema version",
 	"failed to update storage version",
+	"cannot campaign at term",
 }
 
 type quietCore struct {
@@ -242,7 +243,7 @@ func (c quietCore) With(fields []zapcore.Field) zapcore.Core {
 }
 
 func (c quietCore) Check(entry zapcore.Entry, checked *zapcore.CheckedEntry) *zapcore.CheckedEntry {
-	isUsual := slices.ContainsFunc(usual, func(text string) bool { return strings.HasPrefix(entry.Message, text) })
+	isUsual := slices.ContainsFunc(usual, func(text string) bool { return strings.Contains(entry.Message, text) })
 	if !c.Enabled(entry.Level) || isUsual {
 		return checked
 	}

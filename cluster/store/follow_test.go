@@ -345,6 +345,9 @@ func TestProbeLeavesHealthyWatchesAlone(t *testing.T) {
 		f.until("reset", func() bool { return f.resets == 1 })
 	}
 	revision := do(t, s, putTxn("elsewhere", "1")).Revision
+	// A follow that begins at the newest revision must not hold up the others.
+	fresh := followPrefix(t, s, "fresh/")
+	fresh.until("reset", func() bool { return fresh.resets == 1 })
 	for _, f := range followers {
 		f.until("position", func() bool { return f.mirror.Revision() >= revision })
 		if f.resets != 1 || len(f.changes) != 1 {
