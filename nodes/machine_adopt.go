@@ -116,12 +116,12 @@ func (m *Machine) adoptStarted(p *placement, info sandbox.Info, found bool) {
 }
 
 // evict ends everything of an earlier session, and goes on when no process of it
-// is left.
+// is left. The end is journaled before the kill: a kill of ours must not pass for
+// the command's own end (G7).
 func (m *Machine) evict(then func()) {
 	for _, id := range sortedKeys(m.placements) {
 		p := m.placements[id]
 		if !p.ended() && !p.finished {
-			p.evicted = true
 			m.exit(p, lost("the node's session ended"))
 		}
 	}

@@ -65,15 +65,11 @@ func lost(message string) *recordv1.Exit {
 // observe takes an exit that the driver reports. While a signal of ours is under
 // way it is not known yet whether that reached the process.
 func (m *Machine) observe(p *placement, exit *recordv1.Exit) {
-	switch {
-	case p.evicted:
-		// A kill of ours must not pass for the command's own end (G7).
-		m.exit(p, lost("the node's session ended"))
-	case p.signals > 0:
+	if p.signals > 0 {
 		p.observed = exit
-	default:
-		m.exit(p, exit)
+		return
 	}
+	m.exit(p, exit)
 }
 
 // exit journals the end of a placement, and then sees to it that nothing is left.
@@ -210,11 +206,7 @@ func (m *Machine) removeTry(p *placement, try int) {
 		m.log(actors.LogWarn, what+" failed; it is tried again", "run", p.key.Run, "sandbox", p.id, "error", err.Error())
 		m.after("remove/"+p.id, backoff(try), func() { m.removeTry(p, try+1) })
 	}
-	m.do(SandboxOp{Verb: VerbKill, Driver: p.entry.GetDriver(), ID: p.id}, func(result SandboxResult) {
-		if result.Err != nil {
-			again("kill", result.Err)
-			return
-		}
+	remove := func() {
 		m.do(SandboxOp{Verb: VerbRemove, Driver: p.entry.GetDriver(), ID: p.id}, func(result SandboxResult) {
 			if result.Err != nil {
 				again("remove", result.Err)
@@ -222,6 +214,17 @@ func (m *Machine) removeTry(p *placement, try int) {
 			}
 			m.tornDown(p)
 		})
+	}
+	if p.emptied {
+		remove()
+		return
+	}
+	m.do(SandboxOp{Verb: VerbKill, Driver: p.entry.GetDriver(), ID: p.id}, func(result SandboxResult) {
+		if result.Err != nil {
+			again("kill", result.Err)
+			return
+		}
+		remove()
 	})
 }
 

@@ -105,9 +105,11 @@ func (c *chaos) onTell(message proto.Message) {
 		if c.starts[id] > 0 {
 			c.t.Fatalf("%s is told as void and was started", id)
 		}
+		c.durable(PlacementKey{m.GetRun(), m.GetAttempt(), m.GetPlacement()}, recordv1.JournalState_JOURNAL_STATE_VOID)
 		c.voids[id] = true
 	case *actorv1.Exited:
 		id := records.SandboxID(m.GetRun(), m.GetAttempt(), m.GetPlacement())
+		c.durable(PlacementKey{m.GetRun(), m.GetAttempt(), m.GetPlacement()}, recordv1.JournalState_JOURNAL_STATE_EXITED)
 		if m.GetExit().Code != nil {
 			if code, ok := c.codes[id]; !ok || code != m.GetExit().GetCode() {
 				c.t.Fatalf("%s is told with code %d, which nobody observed (%v, %v)", id, m.GetExit().GetCode(), code, ok)
@@ -116,6 +118,12 @@ func (c *chaos) onTell(message proto.Message) {
 		if b := c.boxes[id]; b != nil && b.alive {
 			c.t.Fatalf("%s is told as exited and a process of it is alive", id)
 		}
+	}
+}
+
+func (c *chaos) durable(key PlacementKey, state recordv1.JournalState) {
+	if got := c.entries[key].GetState(); got != state {
+		c.t.Fatalf("%v is told as %s while the disk says %s", key, state, got)
 	}
 }
 

@@ -120,7 +120,7 @@ var tableStates = []struct {
 	{"emptying", (*station).write},
 	{"flushing", func(s *station) { s.do(VerbKill) }},
 	{"reporting", func(s *station) { s.do(VerbFlush) }},
-	{"removed", func(s *station) { s.do(VerbKill); s.do(VerbRemove) }},
+	{"removed", func(s *station) { s.do(VerbRemove) }},
 	{"acknowledged ahead of the watch", func(s *station) {
 		s.tell(&actorv1.Ack{Run: tableRun, Attempt: 1, Placement: 1, Commit: s.store.revision + 1})
 	}},

@@ -436,3 +436,92 @@ func TestSecondAttemptWaitsUntilTheFirstIsGone(t *testing.T) {
 		t.Errorf("the second attempt: %+v", b)
 	}
 }
+
+func TestPlacementTakenAheadOfTheWatchIsWithdrawnWhenItsKeyIsGone(t *testing.T) {
+	for name, next := range map[string]func(*station){
+		"and nothing followed": func(*station) {},
+		"and another followed": func(s *station) {
+			other := s.assignment()
+			other.Placement = 2
+			s.assign(other)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newStation(t)
+			s.assign(s.assignment())
+			s.tell(s.start())
+			s.withdraw()
+			next(s)
+			// The watch was cut and shows only what is there now.
+			s.resync(s.keys.AssignmentsOf("n1"))
+			s.watch()
+			p := s.machine.placements[records.SandboxID(tableRun, 1, 1)]
+			if p.entry.GetState() != recordv1.JournalState_JOURNAL_STATE_VOID {
+				t.Errorf("the placement is %s", p.entry.GetState())
+			}
+		})
+	}
+}
+
+func TestStartOfAForgottenPlacementIsDropped(t *testing.T) {
+	for name, late := range map[string]func(*station){
+		"at once": func(*station) {},
+		"by the next life, before its watch": func(s *station) {
+			s.launch()
+			for s.reached < PhaseRegistered {
+				switch {
+				case len(s.inputs) > 0:
+					in := s.inputs[0]
+					s.inputs = s.inputs[1:]
+					s.step(in)
+				case len(s.commits) > 0:
+					c := s.commits[0]
+					s.commits = s.commits[1:]
+					s.step(actors.Committed{Tag: c.Tag, Result: s.lab.commit(c.Txn)})
+				default:
+					s.settleOps()
+				}
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newStation(t)
+			s.reach("removed")
+			s.withdraw()
+			s.tell(&actorv1.Ack{Run: tableRun, Attempt: 1, Placement: 1, Commit: s.store.revision})
+			s.settle()
+			if len(s.entries) != 0 {
+				t.Fatal("not forgotten")
+			}
+			late(s)
+			s.tell(s.start())
+			s.settle()
+			if len(s.machine.placements) != 0 || len(s.boxes) != 0 {
+				t.Error("the command was started again")
+			}
+		})
+	}
+}
+
+func TestAssignmentOfAnotherSessionIsNeverStarted(t *testing.T) {
+	s := newStation(t)
+	before := s.assignment()
+	before.Session--
+	s.assign(before)
+	if effects := s.tell(&actorv1.Start{Assignment: before, Commit: s.commit}); describe(effects) != "-" {
+		t.Errorf("a Start of the session before: %s", describe(effects))
+	}
+	s.watch()
+	s.settle()
+	heard[*actorv1.Voided](s)
+	later := s.assignment()
+	later.Session++
+	later.Placement = 2
+	s.assign(later)
+	s.tell(&actorv1.Start{Assignment: later, Commit: s.commit})
+	s.watch()
+	s.settle()
+	if len(s.boxes) != 0 {
+		t.Errorf("sandboxes %v", s.boxes)
+	}
+}

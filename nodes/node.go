@@ -53,6 +53,10 @@ type Node struct {
 	refused error
 	changed chan struct{}
 	deliver func(actors.Input)
+	// starting counts the creates and starts under way; loads wait until there are
+	// none.
+	starting int
+	loads    []func()
 }
 
 // New assembles a node. It does nothing yet.
@@ -117,13 +121,17 @@ func (n *Node) perform(effect actors.Effect, deliver func(actors.Input)) bool {
 	case Attach:
 		n.attach(deliver)
 	case LoadJournal:
-		n.ports.Journal.Load(func(content JournalContent, err error) {
-			deliver(JournalLoaded{Tag: e.Tag, Content: content, Err: err})
+		n.loadWhenQuiet(func() {
+			n.ports.Journal.Load(func(content JournalContent, err error) {
+				deliver(JournalLoaded{Tag: e.Tag, Content: content, Err: err})
+			})
 		})
 	case WriteJournal:
 		n.ports.Journal.Write(e.Change, func(err error) { deliver(JournalWritten{Tag: e.Tag, Err: err}) })
 	case DoSandbox:
+		ended := n.begin(e.Op.Verb)
 		n.ports.Sandboxes.Do(e.Op, func(result SandboxResult) {
+			ended()
 			op := e.Op
 			op.Spec.Spec = nil // it holds the environment, and nobody needs it any more
 			deliver(SandboxDone{Tag: e.Tag, Op: op, Result: result})
@@ -140,12 +148,47 @@ func (n *Node) perform(effect actors.Effect, deliver func(actors.Input)) bool {
 	return true
 }
 
+// begin counts what must have ended before a successor of the node actor may look
+// at what there is.
+func (n *Node) begin(verb SandboxVerb) (ended func()) {
+	if verb != VerbCreate && verb != VerbStart {
+		return func() {}
+	}
+	n.mu.Lock()
+	n.starting++
+	n.mu.Unlock()
+	return func() {
+		n.mu.Lock()
+		var loads []func()
+		if n.starting--; n.starting == 0 {
+			loads, n.loads = n.loads, nil
+		}
+		n.mu.Unlock()
+		for _, load := range loads {
+			load()
+		}
+	}
+}
+
+// loadWhenQuiet keeps a node actor that was restarted by its supervisor from
+// taking for dead what its predecessor is just starting.
+func (n *Node) loadWhenQuiet(load func()) {
+	n.mu.Lock()
+	if n.starting > 0 {
+		n.loads = append(n.loads, load)
+		n.mu.Unlock()
+		return
+	}
+	n.mu.Unlock()
+	load()
+}
+
 // attach takes the way to a fresh machine and sends it to where its predecessor
 // was to go.
 func (n *Node) attach(deliver func(actors.Input)) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.deliver, n.reached = deliver, 0
+	n.deliver, n.reached, n.refused = deliver, 0, nil
 	if n.target > 0 {
 		deliver(Advance{To: n.target})
 	}

@@ -42,10 +42,8 @@ type placement struct {
 
 	// The end.
 	waiting bool
-	// finished means that the driver said so at the adoption; evicted, that a kill of
-	// ours hides the true end.
+	// finished means that the driver said so at the adoption.
 	finished    bool
-	evicted     bool
 	observed    *recordv1.Exit
 	emptied     bool
 	reporting   bool
