@@ -56,7 +56,7 @@ func (m *script) note(format string, args ...any) {
 }
 
 func (m *script) told(in actors.Received) []actors.Effect {
-	text := in.Message.(*wrapperspb.StringValue).GetValue() //nolint:errcheck // the tests send nothing else
+	text := in.Message.(*wrapperspb.StringValue).GetValue()
 	verb, rest, _ := strings.Cut(text, " ")
 	m.note("%s", text)
 	switch verb {
@@ -105,7 +105,7 @@ func TestShellAnswersWhoAsks(t *testing.T) {
 	inEachWorld(t, func(t *testing.T, w *world) {
 		answers := &journal{}
 		w.directory.AskThen("script", "a", word("ask"), func(answer proto.Message, err error) {
-			answers.add(fmt.Sprint(answer.(*wrapperspb.StringValue).GetValue(), err)) //nolint:errcheck // a panic fails the test
+			answers.add(fmt.Sprint(answer.(*wrapperspb.StringValue).GetValue(), err))
 			w.changed()
 		})
 		w.until(t, "the answer", func() bool { return len(answers.all()) > 0 })

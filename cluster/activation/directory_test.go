@@ -344,7 +344,7 @@ func TestDirectoryAsk(t *testing.T) {
 
 	t.Run("answered", func(t *testing.T) {
 		answer, err := d.Ask(t.Context(), "thing", "a", word("ask"))
-		if err != nil || answer.(*wrapperspb.StringValue).GetValue() != "answer of a" { //nolint:errcheck // a wrong type fails the test
+		if err != nil || answer.(*wrapperspb.StringValue).GetValue() != "answer of a" {
 			t.Errorf("got %v, %v", answer, err)
 		}
 	})

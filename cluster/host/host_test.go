@@ -81,7 +81,7 @@ func TestSupervisorRestartsAfterGrowingPauses(t *testing.T) {
 	default:
 		t.Error("the actor that was given up has not stopped")
 	}
-	if got := b.logs.FilterMessage("actor panicked"); got.Len() != 6 || !strings.Contains(got.All()[0].ContextMap()["stack"].(string), "host_test.go") { //nolint:errcheck // a wrong type fails the test
+	if got := b.logs.FilterMessage("actor panicked"); got.Len() != 6 || !strings.Contains(got.All()[0].ContextMap()["stack"].(string), "host_test.go") {
 		t.Errorf("%d panics logged, or without their stack", got.Len())
 	}
 }

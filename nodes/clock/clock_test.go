@@ -1,9 +1,9 @@
 package clock
 
 import (
-	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"go.uber.org/goleak"
@@ -54,29 +54,33 @@ func TestClockStoppedTimerDoesNotDeliver(t *testing.T) {
 }
 
 func TestClockCloseWaitsForCallbacksAndStopsTimers(t *testing.T) {
-	c := New()
-	entered, leave := make(chan struct{}), make(chan struct{})
-	var left, late atomic.Bool
-	c.After(0, func() {
-		close(entered)
-		<-leave
-		left.Store(true)
-	})
-	c.After(time.Hour, func() { late.Store(true) })
-	<-entered
-	var closed sync.WaitGroup
-	closed.Go(func() {
-		c.Close()
-		if !left.Load() {
+	synctest.Test(t, func(t *testing.T) {
+		c := New()
+		leave := make(chan struct{})
+		var closed, late atomic.Bool
+		c.After(0, func() { <-leave })
+		c.After(time.Hour, func() { late.Store(true) })
+		time.Sleep(time.Millisecond) // in the bubble: the first callback runs
+		go func() {
+			c.Close()
+			closed.Store(true)
+		}()
+		synctest.Wait()
+		if closed.Load() {
 			t.Error("closed while a callback ran")
 		}
+		close(leave)
+		synctest.Wait()
+		if !closed.Load() {
+			t.Error("not closed after the last callback")
+		}
+		c.After(0, func() { late.Store(true) })()
+		c.After(0, func() { late.Store(true) })
+		time.Sleep(2 * time.Hour)
+		if late.Load() {
+			t.Error("delivered after the close")
+		}
 	})
-	close(leave)
-	closed.Wait()
-	c.After(0, func() { late.Store(true) })()
-	if late.Load() {
-		t.Error("delivered after the close")
-	}
 }
 
 func TestHealth(t *testing.T) {
