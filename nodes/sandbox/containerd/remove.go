@@ -29,7 +29,7 @@ const (
 	removeMax = 2 * time.Minute
 	// deleteMax is how long a shim may take to delete its task before its logger, and
 	// then itself, is killed.
-	deleteMax = 5 * time.Second
+	deleteMax = 3 * time.Second
 	// clearMax is how long containerd may take to clear up after a shim that was killed.
 	clearMax = 10 * time.Second
 	// recordMax bounds the removal of one record.

@@ -23,7 +23,7 @@ const (
 	lookEvery = 2 * time.Second
 	// silentMax is for how long a shim may keep silent of a sandbox that is known to
 	// have ended.
-	silentMax = 10 * time.Second
+	silentMax = 5 * time.Second
 	// goneEvery is how often the processes of a sandbox without a shim are counted.
 	goneEvery = 50 * time.Millisecond
 )
