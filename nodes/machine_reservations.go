@@ -78,6 +78,7 @@ func (m *Machine) release(key PlacementKey) bool {
 // expireReservations is called before room is judged; the order does not matter,
 // nothing is told.
 func (m *Machine) expireReservations() {
+	//errand:unordered nothing is told, and each is judged by itself
 	for key, held := range m.reservations {
 		if m.now.Mono >= held.until {
 			m.release(key)

@@ -20,7 +20,7 @@ const (
 	EnvRunID        = "ERRAND_RUN_ID"
 	EnvAttempt      = "ERRAND_ATTEMPT"
 	EnvApp          = "ERRAND_APP"
-	EnvFencingToken = "ERRAND_FENCING_TOKEN" //nolint:gosec // a name, not a credential
+	EnvFencingToken = "ERRAND_FENCING_TOKEN"
 )
 
 // AttemptLogDir returns the directory of an attempt's log below a node's LogDir.

@@ -81,9 +81,8 @@ func New(ports Ports, config Config) (*Node, error) {
 		n.uuid = NewUUID(ports.Rand)
 	}
 	n.status.Store(&Status{})
-	n.host = host.New(host.Options{
-		Clock: shell.HostClock(ports.Clock), Dispatcher: ports.Dispatcher, Mailbox: ports.Mailbox, Log: ports.Log,
-	})
+	ports.Actors.Clock, ports.Actors.Log = shell.HostClock(ports.Clock), ports.Log
+	n.host = host.New(ports.Actors)
 	n.directory = activation.New(n.host, config.ID)
 	if err := n.registerKinds(); err != nil {
 		return nil, fmt.Errorf("node: %w", err)

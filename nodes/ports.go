@@ -3,10 +3,10 @@ package nodes
 import (
 	"time"
 
-	"github.com/asynkron/protoactor-go/actor"
 	"go.uber.org/zap"
 
 	"github.com/errand-run/errand/actors"
+	"github.com/errand-run/errand/cluster/host"
 	recordv1 "github.com/errand-run/errand/messages/errand/record/v1"
 	"github.com/errand-run/errand/nodes/sandbox"
 )
@@ -23,9 +23,10 @@ type Ports struct {
 	Sandboxes Sandboxes
 	// Log may be nil.
 	Log *zap.Logger
-	// Dispatcher and Mailbox run the actors; nil takes those of production.
-	Dispatcher actor.Dispatcher
-	Mailbox    actor.MailboxProducer
+	// Actors says how the actors are run: dispatcher, mailbox, strictness, and who
+	// hears of an actor that was given up. The zero value is that of production; its
+	// clock and log are always those above.
+	Actors host.Options
 }
 
 // PlacementKey names one placement of one attempt of a run.

@@ -100,12 +100,12 @@ func Open(dir string) (*Journal, error) {
 // hold locks the directory and leaves the holder's process id in the lock file.
 func hold(dir string) (*os.File, error) {
 	path := filepath.Join(dir, LockName)
-	lock, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR|unix.O_CLOEXEC, fileMode) //nolint:gosec // the operator's own directory
+	lock, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR|unix.O_CLOEXEC, fileMode)
 	if err != nil {
 		return nil, fmt.Errorf("lock data directory: %w", err)
 	}
 	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
-		holder, _ := os.ReadFile(path) //nolint:gosec // as above
+		holder, _ := os.ReadFile(path)
 		_ = lock.Close()
 		if errors.Is(err, unix.EWOULDBLOCK) {
 			return nil, fmt.Errorf("%w %s: process %s", ErrHeld, dir, strings.TrimSpace(string(holder)))
@@ -167,7 +167,7 @@ func found(path string) error {
 	if err := os.Rename(fresh, path); err != nil {
 		return err
 	}
-	dir, err := os.Open(filepath.Dir(path)) //nolint:gosec // the operator's own directory
+	dir, err := os.Open(filepath.Dir(path))
 	if err != nil {
 		return err
 	}
