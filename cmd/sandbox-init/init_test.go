@@ -78,7 +78,7 @@ func TestInitEndsWith125WhenItCanNotTell(t *testing.T) {
 		"unknown option":  {"init", "--status", "/dev/null", "--other", "x", "--", "true"},
 		"unknown mode":    {"other"},
 		"nothing":         {},
-		"never released":  {"init", "--status", "/dev/null", "--wait", "0", "--", "true"},
+		"never released":  {"init", "--status", "/dev/null", "--no-sync", "--wait", "0", "--", "true"},
 		"log: bad config": {"log", "x=y"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -135,6 +135,37 @@ func TestFlushCompletesTheLogWhileThePipesAreOpen(t *testing.T) {
 	}
 }
 
+// What stands in the pipes when the request comes is in the log before the end mark.
+func TestFlushReadsThePipesDryFirst(t *testing.T) {
+	p := start(t)
+	if err := p.cmd.Process.Signal(unix.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	// More than one read takes; the logger has widened the pipes to 1 MiB.
+	want := strings.Repeat("0123456789\n", 50_000)
+	if _, err := p.stdout.WriteString(want); err != nil {
+		t.Fatal(err)
+	}
+	type answer struct {
+		complete bool
+		err      error
+	}
+	answers := make(chan answer, 1)
+	go func() {
+		complete, err := logger.Flush(t.Context(), p.run)
+		answers <- answer{complete, err}
+	}()
+	if err := p.cmd.Process.Signal(unix.SIGCONT); err != nil {
+		t.Fatal(err)
+	}
+	if a := <-answers; a.err != nil || !a.complete {
+		t.Fatalf("flush: %+v", a)
+	}
+	if stdout, _, _, _ := p.read(t, logs.Options{}); stdout != want {
+		t.Fatalf("%d bytes of %d", len(stdout), len(want))
+	}
+}
+
 func TestFlushDoesNotWaitForAHungLogger(t *testing.T) {
 	p := start(t)
 	if err := p.cmd.Process.Signal(unix.SIGSTOP); err != nil {

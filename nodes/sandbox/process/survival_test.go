@@ -98,6 +98,30 @@ func TestLostSupervisorTakesTheCommandAlongAndLeavesNoCode(t *testing.T) {
 	}
 }
 
+// No daemon is there to clean up after it.
+func TestLostSupervisorTakesTheCommandAlongByItself(t *testing.T) {
+	c := config(t)
+	d := open(t, c)
+	spec := specOf(t.TempDir(), "r.alone.2", "sleep", "3600")
+	start(t, d, spec)
+	supervisor, init := pids(t, c.Dir, spec.ID)
+	fd, err := init.Open()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(fd)
+	_ = d.Close()
+	if err := supervisor.Signal(unix.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	if n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 10_000); n != 1 {
+		t.Errorf("init lives on: %d, %v", n, err)
+	}
+	d = open(t, c)
+	remove(t, d, spec.ID)
+	_ = d.Close()
+}
+
 func TestKilledInitIsAKillOfTheCommand(t *testing.T) {
 	c := config(t)
 	d := open(t, c)
