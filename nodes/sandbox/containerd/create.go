@@ -9,6 +9,7 @@ import (
 	"net/url"
 	"os"
 	"strconv"
+	"time"
 
 	tasks "github.com/containerd/containerd/api/services/tasks/v1"
 	"github.com/containerd/containerd/api/types"
@@ -38,6 +39,12 @@ const (
 	labelNode       = "errand/node"
 	labelStartToken = "errand/start-token"
 	labelSpecHash   = "errand/spec-hash"
+)
+
+// The pauses between two tries to remove what a failed Create has made.
+const (
+	undoMin = 500 * time.Millisecond
+	undoMax = 30 * time.Second
 )
 
 func (n note) labels() map[string]string {
@@ -88,12 +95,34 @@ func (d *Driver) Create(ctx context.Context, spec sandbox.Spec) error {
 	if err == nil {
 		return nil
 	}
-	clean, cancel := own(ctx, removeMax)
-	defer cancel()
-	if removal := d.Remove(clean, spec.ID); removal != nil {
-		err = errors.Join(err, removal)
-	}
+	d.undo(ctx, spec.ID)
 	return startError(spec.ID, err)
+}
+
+// undo removes what a failed Create has made. Where that can not be now, because
+// containerd is away, it is tried again until the driver is closed; List shows what is
+// left then.
+func (d *Driver) undo(ctx context.Context, id string) {
+	remove := func(ctx context.Context) error {
+		step, cancel := own(ctx, removeMax)
+		defer cancel()
+		return d.Remove(step, id)
+	}
+	if remove(ctx) == nil {
+		return
+	}
+	d.later.Go(func() {
+		for pause := undoMin; ; pause = min(2*pause, undoMax) {
+			select {
+			case <-d.open.Done():
+				return
+			case <-time.After(pause):
+			}
+			if err := remove(d.open); err == nil {
+				return
+			}
+		}
+	})
 }
 
 // imageOf finds the image, which must have been imported.

@@ -15,6 +15,7 @@ import (
 	"github.com/containerd/containerd/v2/core/leases"
 	"github.com/containerd/containerd/v2/core/snapshots"
 	"github.com/containerd/errdefs"
+	containerdlog "github.com/containerd/log"
 	"github.com/opencontainers/runtime-spec/specs-go"
 	"go.uber.org/zap"
 	"google.golang.org/grpc"
@@ -92,6 +93,7 @@ type Driver struct {
 
 	open  context.Context // ends with Close, and every Wait with it
 	close context.CancelFunc
+	later sync.WaitGroup // removals that go on in the background
 }
 
 var _ sandbox.Driver = (*Driver)(nil)
@@ -132,6 +134,8 @@ func New(ctx context.Context, config Config) (*Driver, error) {
 		template: sync.OnceValues(func() (*specs.Spec, error) { return newTemplate(config.Namespace) }),
 	}
 	d.open, d.close = context.WithCancel(context.Background())
+	// What the client logs may hold texts of the runtime; its errors tell all we need.
+	_ = containerdlog.SetLevel("fatal")
 	if err := d.greet(ctx); err != nil {
 		d.close()
 		_ = c.Close()
@@ -196,8 +200,10 @@ func (d *Driver) Idle(ctx context.Context) (bool, error) {
 // Close releases the connection. Sandboxes go on.
 func (d *Driver) Close() error {
 	d.close()
+	err := d.client.Close()
+	d.later.Wait()
 	removeParents(d.parent.Name())
-	if err := d.client.Close(); err != nil {
+	if err != nil {
 		return fmt.Errorf("close the containerd driver: %w", err)
 	}
 	return nil

@@ -2,6 +2,7 @@ package containerd
 
 import (
 	"context"
+	"errors"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -259,6 +260,29 @@ func TestMalformedStatusFileIsNotBelieved(t *testing.T) {
 	b.end(spec)
 }
 
+func TestInitThatEndsWithoutAWordIsAStartErrorAndNoCode(t *testing.T) {
+	b := setUp(t)
+	defer b.finish()
+	init := filepath.Join(t.TempDir(), "init")
+	if err := os.WriteFile(init, []byte("#!/bin/sh\nexit 1\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	b.d.config.Init = init
+	spec := b.spec("true")
+	if err := b.d.Create(within(t), spec); err != nil {
+		t.Fatal(err)
+	}
+	_, err := b.d.Start(within(t), spec.ID)
+	var refused *sandbox.StartError
+	if !errors.As(err, &refused) || !refused.Permanent || refused.Reason != recordv1.Reason_REASON_START_ERROR {
+		t.Errorf("got %v", err)
+	}
+	if exit := b.wait(spec.ID); exit.Code != nil || exit.Reason != recordv1.Reason_REASON_START_ERROR {
+		t.Errorf("got %+v", exit)
+	}
+	b.end(spec)
+}
+
 func TestCanceledCreateLeavesNothing(t *testing.T) {
 	b := setUp(t)
 	defer b.finish()
@@ -360,16 +384,11 @@ func TestSandboxesGoOnWhenContainerdIsStartedAgain(t *testing.T) {
 	for _, spec := range []sandbox.Spec{before, during, after} {
 		b.end(spec)
 	}
-	// What was to be created while containerd was away is listed, and removed.
-	found, err := b.d.List(ctx)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, info := range found {
-		if err := b.d.Remove(ctx, info.ID); err != nil {
-			t.Error(err)
-		}
-	}
+	// What was to be created while containerd was away goes by itself.
+	eventually(t, "nothing is left", func() bool {
+		idle, err := b.d.Idle(ctx)
+		return err == nil && idle
+	})
 }
 
 func TestShimAndContainerdLostTogetherIsLostAndHasNoCode(t *testing.T) {
