@@ -4,7 +4,7 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
-LDFLAGS := -s -w -X github.com/errand-run/errand/boot.Version=$(VERSION)
+LDFLAGS := -s -w -X github.com/errand-run/errand/boot.Version=$(VERSION) -X main.version=$(VERSION)
 GUEST   := nodes/sandbox/guest/bin/sandbox-init
 CACHE   := $(CURDIR)/.cache
 

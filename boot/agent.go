@@ -8,6 +8,7 @@ import (
 	"go.uber.org/fx"
 	"go.uber.org/zap"
 
+	"github.com/errand-run/errand/cluster/host"
 	"github.com/errand-run/errand/cluster/records"
 	"github.com/errand-run/errand/nodes"
 	"github.com/errand-run/errand/nodes/clock"
@@ -21,15 +22,20 @@ type sandboxAgent struct {
 	cluster *clusterAccess
 	storage *nodeStorage
 	host    *sandboxHost
+	// shutdown ends the application when the node can not go on.
+	shutdown fx.Shutdowner
 
 	clock *clock.Clock
 	node  *nodes.Node
 }
 
 func newSandboxAgent(
-	lifecycle fx.Lifecycle, config Config, log *zap.Logger, cluster *clusterAccess, storage *nodeStorage, host *sandboxHost,
+	lifecycle fx.Lifecycle, config Config, log *zap.Logger, cluster *clusterAccess, storage *nodeStorage, sandboxes *sandboxHost,
+	shutdown fx.Shutdowner,
 ) *sandboxAgent {
-	a := &sandboxAgent{config: config, log: log.Named("node"), cluster: cluster, storage: storage, host: host}
+	a := &sandboxAgent{
+		config: config, log: log.Named("node"), cluster: cluster, storage: storage, host: sandboxes, shutdown: shutdown,
+	}
 	add(lifecycle, part{name: "sandbox agent", startTimeout: 60 * time.Second, stopTimeout: 20 * time.Second, start: a.start, stop: a.stop})
 	return a
 }
@@ -45,7 +51,7 @@ func (a *sandboxAgent) start(ctx context.Context) error {
 	a.clock = clock.New()
 	a.node, err = nodes.New(nodes.Ports{
 		Clock: a.clock, Store: a.cluster.store, Rand: systemRand{},
-		Journal: a.storage.journal, Sandboxes: a.host.pool, Log: a.log,
+		Journal: a.storage.journal, Sandboxes: a.host.pool, Log: a.log, Actors: host.Options{Failed: a.failed},
 	}, nodes.Config{
 		ID: a.config.Name, Keys: a.cluster.keys, UUID: a.storage.uuid,
 		Address: a.cluster.listener.Addr().String(), Version: Version, BootID: boot, LogDir: a.storage.logDir,
@@ -67,6 +73,15 @@ func (a *sandboxAgent) start(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// failed ends a node whose actors were given up: a daemon that is started anew
+// does better than one that only looks alive.
+func (a *sandboxAgent) failed(cause error) {
+	a.log.Error("the node's actors have failed for good, so the daemon ends", zap.Error(cause))
+	if err := a.shutdown.Shutdown(fx.ExitCode(1)); err != nil {
+		a.log.Error("the daemon can not be ended", zap.Error(err))
+	}
 }
 
 // refuseSecondNode keeps a cluster at one node until nodes can tell each other's

@@ -11,6 +11,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/errand-run/errand/api"
+	"github.com/errand-run/errand/api/nodelogs"
 )
 
 // tokenFile is the API's token below the data directory.
@@ -88,7 +89,7 @@ func (p *Presence) start(ctx context.Context) error {
 func (p *Presence) newServer() (*api.Server, error) {
 	config := api.Config{
 		Node: p.config.Name, Keys: p.cluster.keys, Store: p.cluster.store, Router: p.agent.node.Router(),
-		Logs: attemptLogs{root: p.storage.logDir}, Images: p.host.images(), Drivers: p.host.enabled,
+		Logs: nodelogs.New(p.storage.logDir), Images: p.host.images(), Drivers: p.host.enabled,
 		Rand: systemRand{}, Dev: p.config.Dev, Gatherer: p.registry, Registerer: p.registry, Log: p.log,
 		Ready: p.unready,
 	}

@@ -136,7 +136,11 @@ func (m *Machine) followed(now actors.Instant, batch records.Batch) {
 	takeover := batch.Reset && !m.taken
 	if takeover {
 		m.taken = true
-		m.log(actors.LogInfo, "took over a shard", "live", m.live.Len())
+		level := actors.LogDebug
+		if m.live.Len() > 0 {
+			level = actors.LogInfo
+		}
+		m.log(level, "took over a shard", "live", m.live.Len())
 	}
 	for i, change := range changes {
 		run := records.LastPart(change.KV.Key)

@@ -6,6 +6,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -70,11 +71,16 @@ func serve(ctx context.Context, config boot.Config, stdout io.Writer) error {
 	}
 	fmt.Fprintf(stdout, "errand-node %s ready: name %s, API http://%s, drivers %s, data %s\n",
 		boot.Version, config.Name, presence.Address(), strings.Join(presence.Drivers(), " "), config.DataDir)
+	var ended fx.ShutdownSignal
 	select {
 	case <-ctx.Done():
-	case <-app.Done():
+	case ended = <-app.Wait():
 	}
 	stopContext, cancel := context.WithTimeout(context.WithoutCancel(ctx), app.StopTimeout())
 	defer cancel()
-	return app.Stop(stopContext)
+	err := app.Stop(stopContext)
+	if ended.ExitCode != 0 {
+		err = errors.Join(errors.New("the node could not go on; its log says why"), err)
+	}
+	return err
 }

@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -65,7 +66,26 @@ type node struct {
 	*daemon.Daemon
 	data  string
 	flags []string
-	log   *bytes.Buffer
+	log   *logText
+}
+
+// logText gathers a daemon's log while tests read it.
+type logText struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (l *logText) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(p)
+}
+
+// String is the log so far.
+func (l *logText) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.String()
 }
 
 // startNode starts a daemon in --dev on a directory of its own and stops it when
@@ -90,7 +110,7 @@ func startNode(t *testing.T, flags ...string) *node {
 
 func (n *node) start(t *testing.T) {
 	t.Helper()
-	n.log = &bytes.Buffer{}
+	n.log = &logText{}
 	options := daemon.Options{
 		Binary: filepath.Join(binaries, "errand-node"), Data: n.data, Stderr: n.log,
 		Flags: append([]string{"--sandbox-init", filepath.Join(binaries, "sandbox-init")}, n.flags...),
