@@ -166,6 +166,12 @@ func (d *Driver) Close() error {
 		close(d.closing)
 		d.poller.close()
 		d.tasks.Wait()
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		if d.parent != nil && len(d.boxes) == 0 {
+			// Another driver of this node may have groups in it: then it stays.
+			_ = d.parent.Remove()
+		}
 	})
 	return nil
 }
