@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"strings"
@@ -31,10 +32,13 @@ import (
 
 func TestMain(m *testing.M) { privatetest.Main(m) }
 
-const (
-	testNamespace = "errand-test"
-	testNode      = "5f0c1d7e-0000-4000-8000-000000000000"
-	testImage     = "docker.io/library/errand-test:latest"
+const testImage = "docker.io/library/errand-test:latest"
+
+// Of this process alone: tests of other packages, and what a killed test left, share
+// the cgroups and the runtime's state directory of the machine.
+var (
+	testNode      = fmt.Sprintf("%08x-test", rand.Uint32())
+	testNamespace = "errand-test-" + testNode[:8]
 )
 
 // bench is a driver with what its tests need around it.
@@ -78,6 +82,8 @@ func (b *bench) finish() {
 	if err := b.d.Close(); err != nil {
 		b.t.Error(err)
 	}
+	// The runtime never removes the directory of a namespace. One that is in use stays.
+	_ = os.Remove(filepath.Join(runcRoot, testNamespace))
 }
 
 func within(t *testing.T) context.Context {
@@ -287,12 +293,13 @@ func TestConformance(t *testing.T) {
 				importImages(t, d)
 				return d
 			},
-			Prepare: func(spec *sandbox.Spec) { spec.Spec.Image, spec.Spec.User = testImage, "0:0" },
+			Prepare: func(spec *sandbox.Spec) { spec.NodeUUID, spec.Spec.Image, spec.Spec.User = testNode, testImage, "0:0" },
 			LogRoot: filepath.Join(b.dir, "logs"), LimitsMemory: true, LimitsPids: true,
 			NotExecutable: "/test/not-executable", NoInterpreter: "/test/no-interpreter", NoFormat: "/test/no-format",
 			Leaks: func(t *testing.T) []string {
 				d := b.open(privatetest.Address(t))
 				defer d.Close() //nolint:errcheck // the suite has closed its own
+				defer os.Remove(filepath.Join(runcRoot, testNamespace))
 				return leaks(t, d)
 			},
 		}

@@ -211,7 +211,13 @@ func (d *Driver) Kill(ctx context.Context, id string) (bool, error) {
 	if err != nil || malformed {
 		return killed, err
 	}
-	// Before the start only the runtime's own process was killed. After the end of init
-	// the kernel had killed the rest, and init has told whether there was any.
-	return killed && s.State != status.Empty || s.Leftover, nil
+	switch s.State {
+	case status.Empty, status.ExecFailed:
+		// Only the runtime's own process, or init on its way out.
+		return false, nil
+	case status.Exited, status.Signaled:
+		// With init the kernel has killed the rest; init told whether there was any.
+		return s.Leftover, nil
+	}
+	return killed, nil
 }

@@ -40,6 +40,20 @@ func Detect(ctx context.Context) (address string, ok bool) {
 	return DefaultAddress, answers(ctx, DefaultAddress) == nil
 }
 
+// Left tells whether an earlier daemon has left its containerd running in a directory:
+// its sandboxes are there, whatever other containerd the host has by now.
+func Left(dir string) bool {
+	absolute, err := filepath.Abs(dir)
+	if err != nil {
+		return false
+	}
+	proc, ok := find(places(absolute))
+	if ok {
+		proc.release()
+	}
+	return ok
+}
+
 // Daemon is a private containerd that runs. Its methods may be called from any
 // goroutine.
 type Daemon struct {

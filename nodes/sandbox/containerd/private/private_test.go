@@ -89,6 +89,9 @@ func TestStartAfterLeaveAdoptsTheSameContainerd(t *testing.T) {
 	if err := first.Leave(shortly(t)); err != nil {
 		t.Fatal(err)
 	}
+	if !Left(dir) || Left(t.TempDir()) {
+		t.Error("what an earlier daemon left is not told from nothing")
+	}
 	second := begin(t, dir)
 	if got := pidOf(t, second); got != pid {
 		t.Errorf("the second daemon's containerd has pid %d, not %d", got, pid)
