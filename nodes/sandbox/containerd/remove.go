@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -201,10 +202,29 @@ func (d *Driver) clearOrphans(ctx context.Context, id string) error {
 		return records.Errorf(records.ClassUnavailable, "remove sandbox %s: %w", id, err)
 	}
 	d.killLogger(id)
+	d.awaitClearing(step, id)
 	sum := sha256.Sum256([]byte(filepath.Join(d.config.Address, d.config.Namespace, id)))
 	_ = os.Remove(filepath.Join(shimSocketDir, hex.EncodeToString(sum[:])))
 	_ = os.RemoveAll(filepath.Join(runcRoot, d.config.Namespace, id))
 	return nil
+}
+
+// awaitClearing waits while containerd clears up after a shim: it runs the shim once
+// more, as a program that deletes what is left at the runtime.
+func (d *Driver) awaitClearing(ctx context.Context, id string) {
+	tick := time.NewTicker(goneEvery)
+	defer tick.Stop()
+	for {
+		_, err := os.Stat(filepath.Join(runcRoot, d.config.Namespace, id))
+		if err != nil && len(d.shimProcesses(id, true)) == 0 {
+			return
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+	}
 }
 
 // killShims kills the shims of a sandbox and waits until they are gone; containerd
@@ -224,7 +244,10 @@ func (d *Driver) killShims(id string) {
 
 // shims finds the shims of a sandbox by their arguments: containerd of our address, our
 // namespace, this id.
-func (d *Driver) shims(id string) []pid.Ref {
+func (d *Driver) shims(id string) []pid.Ref { return d.shimProcesses(id, false) }
+
+// shimProcesses finds shims, or the programs that clear up after one.
+func (d *Driver) shimProcesses(id string, clearing bool) []pid.Ref {
 	entries, err := os.ReadDir("/proc")
 	if err != nil {
 		return nil
@@ -241,7 +264,7 @@ func (d *Driver) shims(id string) []pid.Ref {
 		}
 		args := strings.Split(string(content), "\x00")
 		if !strings.Contains(filepath.Base(args[0]), "containerd-shim") || value(args, "-namespace") != d.config.Namespace ||
-			value(args, "-id") != id || value(args, "-address") != d.config.Address {
+			value(args, "-id") != id || value(args, "-address") != d.config.Address || slices.Contains(args, "delete") != clearing {
 			continue
 		}
 		if ref, err := pid.Of(number); err == nil {
