@@ -147,10 +147,13 @@ func (h *sandboxHost) installHelper() (string, error) {
 	return guest.Install(dir)
 }
 
+// containerdAddress is where containerd answers. A private one that an earlier
+// daemon left with sandboxes in it is taken up again, whatever else runs by now.
 func (h *sandboxHost) containerdAddress(ctx context.Context) (string, error) {
+	dir := filepath.Join(h.config.DataDir, "containerd")
 	switch h.config.Containerd {
 	case ContainerdAuto:
-		if address, ok := private.Detect(ctx); ok {
+		if address, ok := private.Detect(ctx); ok && !private.Left(dir) {
 			return address, nil
 		}
 	case ContainerdPrivate:
@@ -158,7 +161,7 @@ func (h *sandboxHost) containerdAddress(ctx context.Context) (string, error) {
 		return strings.TrimPrefix(h.config.Containerd, "unix://"), nil
 	}
 	var err error
-	h.private, err = private.Start(ctx, private.Config{Dir: filepath.Join(h.config.DataDir, "containerd"), Log: h.log.Named("containerd")})
+	h.private, err = private.Start(ctx, private.Config{Dir: dir, Log: h.log.Named("containerd")})
 	if err != nil {
 		return "", err
 	}

@@ -75,7 +75,22 @@ func parse(args, environment []string) (request, error) {
 	if err := fromEnvironment(flags, environment); err != nil {
 		return asked, err
 	}
-	return asked, fromFile(flags, *file)
+	if err := fromFile(flags, *file); err != nil {
+		return asked, err
+	}
+	return asked, refuseZero(flags)
+}
+
+// refuseZero refuses a number that was given as 0: inside a boot.Config that
+// stands for the default, which is not what somebody who writes it means.
+func refuseZero(flags *pflag.FlagSet) error {
+	var problems []error
+	flags.VisitAll(func(flag *pflag.Flag) {
+		if flag.Changed && flag.Value.String() == "0" {
+			problems = append(problems, fmt.Errorf("%s 0: must be above 0", flag.Name))
+		}
+	})
+	return errors.Join(problems...)
 }
 
 // fromEnvironment sets every flag that the command line did not.

@@ -79,8 +79,9 @@ func TestExitWhileTheDaemonIsDownIsReported(t *testing.T) {
 	if r := n.errand(t, "wait", id); r.code != 9 {
 		t.Fatalf("wait gave %d; want 9", r.code)
 	}
-	if s := n.show(t, id); s.EndedAt.Sub(s.StartedAt) > 2900*time.Millisecond || !s.Attempts[0].LogComplete {
-		t.Fatalf("the end is not that of the command: %+v", s)
+	attempt := n.show(t, id).Attempts[0]
+	if attempt.EndedAt.Sub(attempt.StartedAt) > 2900*time.Millisecond || !attempt.LogComplete {
+		t.Fatalf("the end is not that of the command: %+v", attempt)
 	}
 }
 
@@ -91,11 +92,12 @@ func TestCrashesUnderLoadLoseNothingAndStartNothingTwice(t *testing.T) {
 	n := startNode(t)
 	path, lines := ledger(t)
 	ids := make(chan string, runs)
+	client := n.Runs // of the same address through all restarts
 	go func() {
 		defer close(ids)
 		for i := range runs {
 			for {
-				created, err := n.Runs.Create(context.Background(), &errandv1.CreateRunRequest{
+				created, err := client.Create(context.Background(), &errandv1.CreateRunRequest{
 					IdempotencyKey: fmt.Sprintf("load-%d", i),
 					Spec: &errandv1.RunSpec{Driver: "process", Command: []string{
 						"/bin/sh", "-c", fmt.Sprintf("echo %d >> %s; sleep 0.%d; exit %d", i, path, i%5, i%7),

@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -92,7 +93,10 @@ func (l *logText) String() string {
 // the test ends.
 func startNode(t *testing.T, flags ...string) *node {
 	t.Helper()
-	n := &node{data: t.TempDir(), flags: append([]string{"--dev", "--drivers", "process"}, flags...)}
+	if !slices.Contains(flags, "--drivers") {
+		flags = append(flags, "--drivers", "process")
+	}
+	n := &node{data: t.TempDir(), flags: append(flags, "--dev")}
 	n.start(t)
 	t.Cleanup(func() {
 		if n.Daemon == nil {

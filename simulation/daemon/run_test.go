@@ -27,9 +27,11 @@ type shown struct {
 	EndedAt   time.Time `json:"endedAt"`
 	ExitCode  *int      `json:"exitCode"`
 	Attempts  []struct {
-		Number      int  `json:"number"`
-		Signal      int  `json:"signal"`
-		LogComplete bool `json:"logComplete"`
+		Number      int       `json:"number"`
+		StartedAt   time.Time `json:"startedAt"`
+		EndedAt     time.Time `json:"endedAt"`
+		Signal      int       `json:"signal"`
+		LogComplete bool      `json:"logComplete"`
 	} `json:"attempts"`
 }
 
