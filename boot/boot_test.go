@@ -1,0 +1,141 @@
+package boot_test
+
+import (
+	"context"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"go.uber.org/fx"
+	"go.uber.org/goleak"
+
+	"github.com/errand-run/errand/boot"
+	"github.com/errand-run/errand/cluster/records"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func TestGraphIsComplete(t *testing.T) {
+	if err := fx.ValidateApp(boot.Node(boot.Config{DataDir: t.TempDir()}), fx.NopLogger); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestNodeInsideAnotherApplicationStartsAndStopsTwice(t *testing.T) {
+	config := boot.Config{Name: "embedded", DataDir: t.TempDir(), Listen: "127.0.0.1:0", Dev: true, Drivers: []string{boot.DriverNull}, LogLevel: "error"}
+	for range 2 {
+		var presence *boot.Presence
+		app := fx.New(boot.Node(config), fx.Populate(&presence), fx.NopLogger)
+		if err := app.Start(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		connection, err := net.DialTimeout("tcp", presence.Address(), time.Second)
+		if err != nil {
+			t.Errorf("the API does not listen: %v", err)
+		} else if err := connection.Close(); err != nil {
+			t.Error(err)
+		}
+		if err := app.Stop(context.WithoutCancel(t.Context())); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func TestFailedStartNamesItsPartAndUnwindsTheOthers(t *testing.T) {
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := taken.Close(); err != nil {
+			t.Error(err)
+		}
+	}()
+	occupied := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(occupied, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, test := range []struct {
+		name   string
+		config boot.Config
+		part   string
+		says   string
+	}{
+		{name: "address in use", config: boot.Config{Listen: taken.Addr().String()}, part: "cluster access", says: "--listen"},
+		{name: "data directory is a file", config: boot.Config{DataDir: occupied}, part: "cluster access", says: occupied},
+		{name: "helper absent", config: boot.Config{Drivers: []string{boot.DriverProcess}, SandboxInit: "/no/such/file"}, part: "sandbox host", says: "/no/such/file"},
+		{name: "containerd does not answer", config: boot.Config{Drivers: []string{boot.DriverContainerd}, Containerd: "/no/such/socket", SandboxInit: os.Args[0]}, part: "sandbox host", says: "/no/such/socket"},
+		{name: "etcd does not answer", config: boot.Config{EtcdEndpoints: []string{"127.0.0.1:1"}}, part: "cluster access", says: "127.0.0.1:1"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			config := test.config
+			config.Dev, config.LogLevel = true, "error"
+			if config.DataDir == "" {
+				config.DataDir = t.TempDir()
+			}
+			if config.Listen == "" {
+				config.Listen = "127.0.0.1:0"
+			}
+			if config.Drivers == nil {
+				config.Drivers = []string{boot.DriverNull}
+			}
+			err := fx.New(boot.Node(config), fx.NopLogger).Start(t.Context())
+			if err == nil || !strings.Contains(err.Error(), "start "+test.part) || !strings.Contains(err.Error(), test.says) {
+				t.Fatalf("got %v; want the part %q and %q", err, test.part, test.says)
+			}
+			if config.DataDir == occupied {
+				return
+			}
+			// What had started is down again: the same directory serves another node.
+			app := fx.New(boot.Node(boot.Config{DataDir: config.DataDir, Listen: "127.0.0.1:0", Dev: true, Drivers: []string{boot.DriverNull}, LogLevel: "error"}), fx.NopLogger)
+			if err := app.Start(t.Context()); err != nil {
+				t.Fatalf("after the failed start: %v", err)
+			}
+			if err := app.Stop(context.WithoutCancel(t.Context())); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+func TestConfigNamesEachFieldThatCanNotBe(t *testing.T) {
+	for _, test := range []struct {
+		name   string
+		config boot.Config
+		says   string
+	}{
+		{name: "listen on every address", config: boot.Config{Listen: "0.0.0.0:7400"}, says: "listen"},
+		{name: "listen on a name", config: boot.Config{Listen: "example.org:7400"}, says: "loopback"},
+		{name: "listen without port", config: boot.Config{Listen: "127.0.0.1"}, says: "listen"},
+		{name: "name in capitals", config: boot.Config{Name: "Node"}, says: "name"},
+		{name: "driver unknown", config: boot.Config{Drivers: []string{"vm"}}, says: "vm"},
+		{name: "driver twice", config: boot.Config{Drivers: []string{"null", "null"}}, says: "twice"},
+		{name: "auto among others", config: boot.Config{Drivers: []string{"auto", "null"}}, says: "auto"},
+		{name: "shards", config: boot.Config{Shards: -1}, says: "shards"},
+		{name: "sandboxes", config: boot.Config{SandboxesMax: -1}, says: "sandboxes-max"},
+		{name: "log", config: boot.Config{LogBytes: 1}, says: "log-bytes"},
+		{name: "prefix", config: boot.Config{EtcdPrefix: "errand"}, says: "etcd-prefix"},
+		{name: "certificate without key", config: boot.Config{EtcdEndpoints: []string{"x"}, EtcdCert: "c"}, says: "etcd-key"},
+		{name: "authority without endpoints", config: boot.Config{EtcdCA: "c"}, says: "etcd-endpoints"},
+		{name: "log level", config: boot.Config{LogLevel: "loud"}, says: "log-level"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			if _, err := test.config.Complete(); err == nil || !strings.Contains(err.Error(), test.says) {
+				t.Fatalf("got %v; want the word %q", err, test.says)
+			}
+		})
+	}
+}
+
+func TestConfigDefaultsAreValid(t *testing.T) {
+	config, err := boot.Config{}.Complete()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if config.Listen != boot.ListenDefault || config.Shards != records.ShardsDefault || config.LogBytes != boot.LogBytesDefault || config.MemoryBytes <= 0 {
+		t.Fatalf("got %+v", config)
+	}
+}
