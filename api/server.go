@@ -198,7 +198,9 @@ func (s *Server) Serve(ctx context.Context, listener net.Listener) error {
 		s.config.Log.Warn("calls were still under way at the end of the stop timeout", zap.Error(err))
 		_ = server.Close()
 	}
-	<-ended
+	if err := <-ended; !errors.Is(err, http.ErrServerClosed) {
+		return fmt.Errorf("serve the API on %s: %w", listener.Addr(), err)
+	}
 	return nil
 }
 

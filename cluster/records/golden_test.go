@@ -176,11 +176,11 @@ func addFixture(t *testing.T, message proto.Message) {
 		t.Fatal(err)
 	}
 	base := filepath.Join(fixtures, fmt.Sprintf("%s.%d", nameOf(message), len(fixturesOf(t, message))+1))
-	if err := os.MkdirAll(fixtures, 0o755); err != nil { //nolint:gosec // part of the source tree
+	if err := os.MkdirAll(fixtures, 0o755); err != nil {
 		t.Fatal(err)
 	}
 	for suffix, content := range map[string][]byte{".bin": records.Encode(full.Interface()), ".txtpb": text} {
-		if err := os.WriteFile(base+suffix, content, 0o644); err != nil { //nolint:gosec // part of the source tree
+		if err := os.WriteFile(base+suffix, content, 0o644); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -223,9 +223,9 @@ func scalar(field protoreflect.FieldDescriptor, suffix string) protoreflect.Valu
 		values := field.Enum().Values()
 		return protoreflect.ValueOfEnum(values.Get(1 + int(number)%(values.Len()-1)).Number())
 	case protoreflect.Int32Kind:
-		return protoreflect.ValueOfInt32(int32(number) + 100) //nolint:gosec // a field number
+		return protoreflect.ValueOfInt32(int32(number) + 100)
 	case protoreflect.Uint32Kind:
-		return protoreflect.ValueOfUint32(uint32(number) + 100) //nolint:gosec // a field number
+		return protoreflect.ValueOfUint32(uint32(number) + 100)
 	case protoreflect.Int64Kind:
 		return protoreflect.ValueOfInt64(1_700_000_000_000 + number)
 	case protoreflect.BytesKind:

@@ -50,6 +50,16 @@ func (k Keys) RunsInShard(shard int32) string { return k.shard("runs", shard) }
 // LiveInShard is the prefix that the shard's deadline actor follows.
 func (k Keys) LiveInShard(shard int32) string { return k.shard("live", shard) }
 
+// HistoryClass sorts finished runs by how long they are kept.
+type HistoryClass string
+
+// The classes of history.
+const (
+	ClassConsole  HistoryClass = "console"
+	ClassSchedule HistoryClass = "schedule"
+	ClassOther    HistoryClass = "other"
+)
+
 // HistoryInShard is the prefix of a shard's finished runs.
 func (k Keys) HistoryInShard(shard int32) string { return k.shard("history", shard) }
 
@@ -67,17 +77,7 @@ func (k Keys) shard(kind string, shard int32) string {
 	return k.Root + kind + "/" + strconv.Itoa(int(shard)) + "/"
 }
 
-// HistoryClass sorts finished runs by how long they are kept.
-type HistoryClass string
-
-// The classes of history.
-const (
-	ClassConsole  HistoryClass = "console"
-	ClassSchedule HistoryClass = "schedule"
-	ClassOther    HistoryClass = "other"
-)
-
-// Queue, Slot, SlotsOf and Gate are the keys of a concurrency limit.
+// Queue is the key of a run that waits for a slot of a gate.
 func (k Keys) Queue(gate, run string) string { return k.Root + "queue/" + gate + "/" + run }
 
 // Slot is the key that a run holds while it counts against a gate.

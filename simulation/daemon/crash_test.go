@@ -34,7 +34,7 @@ func (n *node) awaitRunning(ctx context.Context, t *testing.T, id string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer stream.Close() //nolint:errcheck // cut short on purpose
+	defer stream.Close()
 	for stream.Receive() {
 		if stream.Msg().GetRun().GetStatus() == errandv1.Status_STATUS_RUNNING {
 			return

@@ -67,7 +67,7 @@ func Start(ctx context.Context, o Options) (*Daemon, error) {
 		o.Listen = "127.0.0.1:0"
 	}
 	args := append([]string{"--data", o.Data, "--listen", o.Listen}, o.Flags...)
-	d := &Daemon{command: exec.Command(o.Binary, args...), ended: make(chan error, 1)} //nolint:gosec // the caller's own binary
+	d := &Daemon{command: exec.Command(o.Binary, args...), ended: make(chan error, 1)}
 	d.command.Stderr = o.Stderr
 	output, err := d.command.StdoutPipe()
 	if err != nil {

@@ -37,7 +37,7 @@ func buildAndRun(m *testing.M) (int, error) {
 	if err != nil {
 		return 1, err
 	}
-	defer os.RemoveAll(dir) //nolint:errcheck // a leftover in the temp folder
+	defer os.RemoveAll(dir)
 	binaries = dir
 	for _, build := range []struct {
 		name, source, cgo string

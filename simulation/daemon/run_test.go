@@ -74,7 +74,7 @@ func TestRunGivesTheCommandsCodeAndKeepsOutputsApart(t *testing.T) {
 func TestRunThatCanNotStartSaysWhyAndHasNoCode(t *testing.T) {
 	n := startNode(t)
 	script := filepath.Join(t.TempDir(), "script")
-	if err := os.WriteFile(script, []byte("#!/no/such/interpreter\n"), 0o755); err != nil { //nolint:gosec // it is to be executable
+	if err := os.WriteFile(script, []byte("#!/no/such/interpreter\n"), 0o755); err != nil {
 		t.Fatal(err)
 	}
 	for _, test := range []struct {

@@ -95,7 +95,7 @@ func lookUp(rootPath, words string) (account, error) {
 		if err != nil {
 			return strings.NewReader("")
 		}
-		defer file.Close() //nolint:errcheck // read only
+		defer file.Close()
 		info, err := file.Stat()
 		if err != nil || !info.Mode().IsRegular() {
 			return strings.NewReader("")

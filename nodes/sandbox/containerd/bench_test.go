@@ -26,7 +26,7 @@ func BenchmarkSandbox(b *testing.B) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	defer d.Close() //nolint:errcheck // a connection
+	defer d.Close()
 	var archive bytes.Buffer
 	if err := imagetest.Write(&archive, imagetest.Busybox()); err != nil {
 		b.Fatal(err)

@@ -181,7 +181,7 @@ func readLog(t *testing.T, dir string) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer reader.Close() //nolint:errcheck // read only
+	defer reader.Close()
 	var out strings.Builder
 	for {
 		chunk, err := reader.Next(within(t))
@@ -298,7 +298,7 @@ func TestConformance(t *testing.T) {
 			NotExecutable: "/test/not-executable", NoInterpreter: "/test/no-interpreter", NoFormat: "/test/no-format",
 			Leaks: func(t *testing.T) []string {
 				d := b.open(privatetest.Address(t))
-				defer d.Close() //nolint:errcheck // the suite has closed its own
+				defer d.Close()
 				defer os.Remove(filepath.Join(runcRoot, testNamespace))
 				return leaks(t, d)
 			},

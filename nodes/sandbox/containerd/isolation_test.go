@@ -183,7 +183,7 @@ func TestListLeavesOutOtherNodesSandboxes(t *testing.T) {
 	defer b.finish()
 	other := &bench{t: t, dir: t.TempDir()}
 	other.open(b.d.config.Address)
-	defer other.d.Close() //nolint:errcheck // a connection
+	defer other.d.Close()
 	other.d.config.NodeUUID = "another-node"
 	spec := b.spec("true")
 	b.start(spec)

@@ -121,7 +121,7 @@ func resources(base *specs.LinuxResources, limits cgroup.Limits) *specs.LinuxRes
 	if limits.CPUMillis > 0 {
 		period := uint64(cpuPeriodMicros)
 		quota := limits.CPUMillis * cpuPeriodMicros / 1000
-		shares := max(uint64(limits.CPUMillis*cpuSharesCore/1000), cpuSharesMin) //nolint:gosec // positive
+		shares := max(uint64(limits.CPUMillis*cpuSharesCore/1000), cpuSharesMin)
 		result.CPU = &specs.LinuxCPU{Period: &period, Quota: &quota, Shares: &shares}
 	}
 	if limits.MemoryBytes > 0 {

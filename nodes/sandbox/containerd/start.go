@@ -2,6 +2,7 @@ package containerd
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	tasks "github.com/containerd/containerd/api/services/tasks/v1"
@@ -176,21 +177,22 @@ func (d *Driver) Signal(ctx context.Context, id string, signal int) (bool, error
 		return false, nil
 	}
 	pidfd, err := unix.PidfdOpen(int(process.GetPid()), 0)
-	if err == unix.ESRCH {
+	if errors.Is(err, unix.ESRCH) {
 		return false, nil
 	}
 	if err != nil {
 		return false, records.Errorf(records.ClassInternal, "signal sandbox %s: %w", id, err)
 	}
-	defer unix.Close(pidfd) //nolint:errcheck // nothing was written
+	defer unix.Close(pidfd)
 	// The pidfd pins the number: what is seen of it now is true of the process.
 	if !inGroup(int(process.GetPid()), d.parent.Group(id).Path()) {
 		return false, nil
 	}
-	switch err := unix.PidfdSendSignal(pidfd, unix.Signal(signal), nil, 0); err {
-	case nil:
+	err = unix.PidfdSendSignal(pidfd, unix.Signal(signal), nil, 0)
+	switch {
+	case err == nil:
 		return true, nil
-	case unix.ESRCH:
+	case errors.Is(err, unix.ESRCH):
 		return false, nil
 	default:
 		return false, records.Errorf(records.ClassInternal, "signal sandbox %s: %w", id, err)

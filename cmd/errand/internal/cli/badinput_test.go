@@ -110,8 +110,16 @@ func TestUnreachableNodeSaysWhichAddressWasTried(t *testing.T) {
 	listener.Close()
 	i := newInvocation(t, address)
 	for _, args := range [][]string{
-		{"run", "busybox"}, {"run", "-d", "busybox"}, {"runs"}, {"show", "x"}, {"logs", "x"}, {"logs", "-f", "x"},
-		{"wait", "x"}, {"cancel", "x", "y"}, {"node", "ls"}, {"image", "ls"},
+		{"run", "busybox"},
+		{"run", "-d", "busybox"},
+		{"runs"},
+		{"show", "x"},
+		{"logs", "x"},
+		{"logs", "-f", "x"},
+		{"wait", "x"},
+		{"cancel", "x", "y"},
+		{"node", "ls"},
+		{"image", "ls"},
 		{"image", "import", writeFile(t, "x.tar", "x")},
 	} {
 		t.Run(strings.Join(args[:1], " "), func(t *testing.T) {

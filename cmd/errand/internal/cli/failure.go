@@ -75,12 +75,12 @@ type failureView struct {
 // asksForJSON finds -o json in a command line that could not be parsed.
 func asksForJSON(args []string) bool {
 	for i, arg := range args {
-		switch {
-		case arg == "--":
+		switch arg {
+		case "--":
 			return false
-		case arg == "-ojson", arg == "-o=json", arg == "--output=json":
+		case "-ojson", "-o=json", "--output=json":
 			return true
-		case arg == "-o", arg == "--output":
+		case "-o", "--output":
 			return i+1 < len(args) && args[i+1] == "json"
 		}
 	}

@@ -53,7 +53,7 @@ func (a *app) logs(ctx context.Context, cmd *cobra.Command, id string, flags log
 		if flags.tail < 1 || flags.tail > math.MaxInt32 {
 			return usage("--tail %d: must be 1 or more", flags.tail)
 		}
-		request.TailLines = int32(flags.tail) //nolint:gosec // checked above
+		request.TailLines = int32(flags.tail)
 	}
 	if flags.attempt < 0 {
 		return usage("--attempt %d: attempts are numbered from 1", flags.attempt)

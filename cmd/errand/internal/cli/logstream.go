@@ -77,7 +77,7 @@ func (s *logStream) once(ctx context.Context, o *outage) (end *errandv1.LogEnd, 
 	if err != nil {
 		return nil, false, err
 	}
-	defer stream.Close()
+	defer func() { _ = stream.Close() }() // all that it said was read
 	for stream.Receive() {
 		o.over()
 		message := stream.Msg()

@@ -109,7 +109,7 @@ func (o *outage) next(ctx context.Context, err error) error {
 	}
 	pause := o.c.patience.pauseMin << min(o.tries, 10)
 	pause = min(pause, o.c.patience.pauseMax)
-	pause = pause/2 + rand.N(pause/2+1)
+	pause = pause/2 + rand.N(pause/2+1) //nolint:gosec // it spreads callers, it hides nothing
 	o.tries++
 	timer := time.NewTimer(pause)
 	defer timer.Stop()
@@ -126,9 +126,9 @@ func (o *outage) next(ctx context.Context, err error) error {
 func (o *outage) persist(ctx context.Context, limit time.Duration, try func(context.Context) error) error {
 	for {
 		err := func() error {
-			ctx, cancel := context.WithTimeout(ctx, limit)
+			bounded, cancel := context.WithTimeout(ctx, limit)
 			defer cancel()
-			return try(ctx)
+			return try(bounded)
 		}()
 		if err == nil {
 			o.over()

@@ -58,9 +58,9 @@ func (s *Store) Import(ctx context.Context, name string, reader io.Reader) ([]Im
 	}
 	// With the lease goes what the import left: blobs and snapshots of a failed one.
 	defer func() {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupMax)
+		cleanup, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupMax)
 		defer cancel()
-		_ = manager.Delete(ctx, lease, leases.SynchronousDelete)
+		_ = manager.Delete(cleanup, lease, leases.SynchronousDelete)
 	}()
 	ctx = leases.WithLease(ctx, lease.ID)
 

@@ -26,7 +26,7 @@ type process struct {
 // hold wraps a pidfd so that waiting on it needs no thread.
 func hold(pid, pidfd int, child bool) *process {
 	_ = unix.SetNonblock(pidfd, true)
-	return &process{pid: pid, pidfd: pidfd, handle: os.NewFile(uintptr(pidfd), "pidfd"), child: child} //nolint:gosec // a descriptor
+	return &process{pid: pid, pidfd: pidfd, handle: os.NewFile(uintptr(pidfd), "pidfd"), child: child}
 }
 
 // spawn starts containerd in a session of its own, so that neither a Ctrl-C at the
@@ -36,7 +36,7 @@ func spawn(binary string, p paths) (*process, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open containerd's log: %w", err)
 	}
-	defer log.Close() //nolint:errcheck // the child has its own descriptor
+	defer log.Close()
 	var pidfd int
 	cmd := exec.Command(binary, "--config", p.config)
 	cmd.Stdout, cmd.Stderr = log, log
