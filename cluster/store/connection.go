@@ -31,12 +31,10 @@ const (
 // connection is one etcd client. A store replaces it when it falls silent.
 type connection struct {
 	client *clientv3.Client
+	// watching carries the client's watches if it does not do so itself.
+	watching *clientv3.Client
 	// inProcess says that every request reaches its server.
 	inProcess bool
-}
-
-func newConnection(client *clientv3.Client, inProcess bool) *connection {
-	return &connection{client: client, inProcess: inProcess}
 }
 
 // dial makes a client of the endpoints. It does not wait for them.
@@ -59,7 +57,7 @@ func dial(config *Config, log *zap.Logger) (*connection, error) {
 	if err != nil {
 		return nil, unreachable(config.Endpoints, err)
 	}
-	return newConnection(client, false), nil
+	return &connection{client: client}, nil
 }
 
 // unreachable says why no endpoint answered. The client itself keeps to "deadline
@@ -88,7 +86,12 @@ func unreachable(endpoints []string, err error) error {
 	return records.Errorf(class, "etcd at %s does not answer: %w", strings.Join(endpoints, ", "), reason)
 }
 
-func (c *connection) close() { _ = c.client.Close() }
+func (c *connection) close() {
+	_ = c.client.Close()
+	if c.watching != nil {
+		_ = c.watching.Close()
+	}
+}
 
 // txn sends one transaction once and tells whether it left this process.
 func (c *connection) txn(ctx context.Context, txn records.Txn) (*clientv3.TxnResponse, bool, error) {

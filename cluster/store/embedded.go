@@ -53,11 +53,12 @@ const (
 // embedded is a server in this process.
 type embedded struct {
 	server *embed.Etcd
-	// face serves the socket.
-	face    *grpc.Server
-	serving sync.WaitGroup
-	lock    *os.File
-	space   *space
+	// face serves the socket and the loopback.
+	face     *grpc.Server
+	loopback *loopback
+	serving  sync.WaitGroup
+	lock     *os.File
+	space    *space
 }
 
 // startEmbedded starts a server under dir and returns when it answers.
@@ -92,10 +93,29 @@ func startEmbedded(ctx context.Context, dir string, log *zap.Logger) (_ *embedde
 	case <-ctx.Done():
 		return nil, nil, records.Errorf(records.ClassUnavailable, "embedded store in %s is not ready: %w", dir, ctx.Err())
 	}
-	if err = e.serve(filepath.Join(dir, SocketName), log); err != nil {
+	e.loopback = newLoopback()
+	e.face = v3rpc.Server(e.server.Server, nil, nil, e.loopback.options()...)
+	e.serve(e.loopback.listener, log)
+	if err = e.listen(filepath.Join(dir, SocketName), log); err != nil {
 		return nil, nil, fmt.Errorf("embedded store: %w", err)
 	}
-	return e, newConnection(v3client.New(e.server.Server), true), nil
+	conn, err := e.connect(log)
+	if err != nil {
+		return nil, nil, fmt.Errorf("embedded store: %w", err)
+	}
+	return e, conn, nil
+}
+
+// connect makes a client that watches over the loopback and calls the server
+// directly for everything else.
+func (e *embedded) connect(log *zap.Logger) (*connection, error) {
+	watching, err := e.loopback.dial(log)
+	if err != nil {
+		return nil, err
+	}
+	client := v3client.New(e.server.Server)
+	client.Watcher = watching.Watcher
+	return &connection{client: client, watching: watching, inProcess: true}, nil
 }
 
 func serverConfig(dir string, log *zap.Logger) *embed.Config {
@@ -126,8 +146,8 @@ func serverConfig(dir string, log *zap.Logger) *embed.Config {
 	return config
 }
 
-// serve lets etcdctl and backups in by a socket that only this user may open.
-func (e *embedded) serve(socket string, log *zap.Logger) error {
+// listen lets etcdctl and backups in by a socket that only this user may open.
+func (e *embedded) listen(socket string, log *zap.Logger) error {
 	if len(socket) > socketPathMax {
 		log.Warn("no socket for etcdctl: its path would be too long", zap.String("path", socket))
 		return nil
@@ -143,13 +163,17 @@ func (e *embedded) serve(socket string, log *zap.Logger) error {
 		_ = listener.Close()
 		return fmt.Errorf("socket: %w", err)
 	}
-	e.face = v3rpc.Server(e.server.Server, nil, nil)
+	e.serve(listener, log)
+	return nil
+}
+
+// serve answers on a listener until the server stops.
+func (e *embedded) serve(listener net.Listener, log *zap.Logger) {
 	e.serving.Go(func() {
 		if err := e.face.Serve(listener); err != nil && !errors.Is(err, grpc.ErrServerStopped) {
-			log.Error("the socket of the embedded store ended", zap.Error(err))
+			log.Error("a listener of the embedded store ended", zap.Stringer("address", listener.Addr()), zap.Error(err))
 		}
 	})
-	return nil
 }
 
 // stop ends the server. The lock goes last.

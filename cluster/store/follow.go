@@ -1,23 +1,27 @@
 package store
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
-	"strconv"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
-	"google.golang.org/grpc/metadata"
 
 	"github.com/errand-run/errand/cluster/records"
 )
 
-// pageKeys is how many keys the first read of a follow asks for at a time.
-const pageKeys = 512
+const (
+	// pageKeys is how many keys the first read of a follow asks for at a time.
+	pageKeys = 512
+	// createTimeout is how long a server may take to begin a watch while nothing
+	// comes on the stream, createTries how many of these pass if something does.
+	createTimeout = ProbeTimeout
+	createTries   = 5
+)
 
 // errSilent ends a watch that has not come past a revision in time.
 var errSilent = errors.New("the watch fell silent")
@@ -40,9 +44,12 @@ type follow struct {
 // watch is the part of a follow that listens. Each has its own identity, so that
 // the probe never ends a successor.
 type watch struct {
-	generation int64
-	stream     context.Context
-	end        context.CancelCauseFunc
+	stream *stream
+	ctx    context.Context
+	end    context.CancelCauseFunc
+	// spared counts how many probes in a row found it late on a stream that is
+	// busy. Only the probe touches it.
+	spared int
 }
 
 // Follow delivers a Reset with all that is below the prefix, as a quorum has it,
@@ -91,36 +98,108 @@ func (f *follow) run() {
 		if f.position.Load() > before {
 			backoff.reset()
 		}
-		if !backoff.wait(f.ctx) {
+		if !backoff.wait(f.ctx) || !f.store.answers(f.ctx, &backoff) {
 			return
 		}
 	}
 }
 
-// once reads the prefix and watches it until that fails.
+// answers waits until the store does, or returns false because the context ended.
+// A watch of a store that is away would leave the client with a stream that waits
+// for it.
+func (s *Store) answers(ctx context.Context, backoff *backoff) bool {
+	for {
+		attempt, cancel := context.WithTimeout(ctx, readAttemptTimeout)
+		_, err := s.conn.Load().revision(attempt)
+		cancel()
+		if err == nil {
+			return true
+		}
+		if !backoff.wait(ctx) {
+			return false
+		}
+	}
+}
+
+// once watches the prefix and reads it, until the watch fails. The watch begins
+// first, at whatever the store holds then, and the read follows: so the server
+// has nothing to catch up with. A watch that begins in the past would wait for the
+// server's next round of catching up, and keep it from reporting progress on the
+// stream until then; one that begins in the future would do so until that comes.
 func (f *follow) once() error {
 	conn := f.store.conn.Load()
-	generation := f.store.generation.Load()
-	reset, err := f.load(conn)
+	stream := f.store.streams.pick(f.prefix)
+	ctx, end := context.WithCancelCause(stream.context(f.ctx))
+	defer end(nil)
+	w := &watch{stream: stream, ctx: ctx, end: end}
+	responses, err := f.create(conn, w)
+	if err != nil {
+		return fmt.Errorf("watch %s: %w", f.prefix, err)
+	}
+	reset, err := f.load(ctx, conn)
 	if err != nil {
 		return fmt.Errorf("read %s: %w", f.prefix, err)
 	}
 	f.store.metrics.resets.Inc()
 	f.hand(reset)
-	if err := f.listen(conn, generation, reset.Revision); err != nil {
+	f.setWatch(w)
+	defer f.setWatch(nil)
+	if err := f.listen(w, responses); err != nil {
 		return fmt.Errorf("watch %s: %w", f.prefix, err)
 	}
 	return nil
 }
 
+// create begins a watch. A stream on which that takes too long is left alone.
+func (f *follow) create(conn *connection, w *watch) (clientv3.WatchChan, error) {
+	stop := w.limitCreation()
+	responses := conn.client.Watch(w.ctx, f.prefix, clientv3.WithPrefix())
+	stop()
+	if w.ctx.Err() == nil {
+		w.stream.heard.Add(1)
+		return responses, nil
+	}
+	cause := context.Cause(w.ctx)
+	if errors.Is(cause, errSilent) {
+		f.store.streams.drop(w.stream)
+	}
+	return nil, cause
+}
+
+// limitCreation ends the watch unless stop is called in time.
+func (w *watch) limitCreation() (stop func()) {
+	heard, tries := w.stream.heard.Load(), 0
+	var stopped atomic.Bool
+	var timer *time.Timer
+	set := make(chan struct{})
+	timer = time.AfterFunc(createTimeout, func() {
+		<-set
+		now := w.stream.heard.Load()
+		tries++
+		switch {
+		case stopped.Load():
+		case now == heard || tries == createTries:
+			w.end(errSilent)
+		default:
+			heard = now
+			timer.Reset(createTimeout)
+		}
+	})
+	close(set)
+	return func() {
+		stopped.Store(true)
+		timer.Stop()
+	}
+}
+
 // load reads everything below the prefix at one revision, page by page.
-func (f *follow) load(conn *connection) (records.Batch, error) {
+func (f *follow) load(ctx context.Context, conn *connection) (records.Batch, error) {
 	reset := records.Batch{Reset: true}
 	end := clientv3.GetPrefixRangeEnd(f.prefix)
 	options := []clientv3.OpOption{clientv3.WithRange(end), clientv3.WithLimit(pageKeys)}
 	for from := f.prefix; ; {
-		ctx, cancel := context.WithTimeout(f.ctx, readAttemptTimeout)
-		page, err := conn.client.Get(ctx, from, options...)
+		attempt, cancel := context.WithTimeout(ctx, readAttemptTimeout)
+		page, err := conn.client.Get(attempt, from, options...)
 		cancel()
 		if err != nil {
 			return records.Batch{}, err
@@ -140,33 +219,31 @@ func (f *follow) load(conn *connection) (records.Batch, error) {
 	}
 }
 
-// listen watches from a revision on. It begins at that revision, whose events it
-// drops, and not behind it: a watch that begins in the future keeps the server
-// from reporting progress to everybody on its stream.
-func (f *follow) listen(conn *connection, generation, from int64) error {
-	stream := clientv3.WithRequireLeader(metadata.AppendToOutgoingContext(f.ctx, "errand-stream", strconv.FormatInt(generation, 10)))
-	ctx, end := context.WithCancelCause(stream)
-	defer end(nil)
-	f.setWatch(&watch{generation: generation, stream: stream, end: end})
-	defer f.setWatch(nil)
-	for response := range conn.client.Watch(ctx, f.prefix, clientv3.WithPrefix(), clientv3.WithRev(from)) {
-		if err := response.Err(); err != nil {
-			return err
-		}
-		batch := f.batchOf(response, conn.inProcess)
-		if batch.Revision > f.position.Load() {
-			f.hand(batch)
+// listen hands over what the watch hears. It ends with the watch's context,
+// whatever becomes of the channel: a client that is stuck never closes it.
+func (f *follow) listen(w *watch, responses clientv3.WatchChan) error {
+	for {
+		select {
+		case response, ok := <-responses:
+			if !ok {
+				return errors.New("the watch ended")
+			}
+			if err := response.Err(); err != nil {
+				return err
+			}
+			w.stream.note(response)
+			if batch := f.batchOf(response); batch.Revision > f.position.Load() {
+				f.hand(batch)
+			}
+		case <-w.ctx.Done():
+			return context.Cause(w.ctx)
 		}
 	}
-	if cause := context.Cause(ctx); cause != nil {
-		return cause
-	}
-	return errors.New("the watch ended")
 }
 
 // batchOf drops what was heard before. With events the position is that of the
 // last one: the header may be ahead of what a watch that catches up has sent.
-func (f *follow) batchOf(response clientv3.WatchResponse, shared bool) records.Batch {
+func (f *follow) batchOf(response clientv3.WatchResponse) records.Batch {
 	position := f.position.Load()
 	if response.IsProgressNotify() {
 		return records.Batch{Revision: response.Header.GetRevision()}
@@ -176,10 +253,6 @@ func (f *follow) batchOf(response clientv3.WatchResponse, shared bool) records.B
 		kv := kvOf(event.Kv)
 		if kv.Mod <= position {
 			continue
-		}
-		if shared {
-			// In this process the server hands one value to all who watch it.
-			kv.Value = bytes.Clone(kv.Value)
 		}
 		batch.Events = append(batch.Events, records.Event{KV: kv, Deleted: event.Type == clientv3.EventTypeDelete})
 		batch.Revision = kv.Mod

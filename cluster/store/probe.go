@@ -18,14 +18,33 @@ const (
 	probeAgain = 100 * time.Millisecond
 )
 
+// sparedMax is how many probes in a row take a watch that lags for busy.
+const sparedMax = 6
+
 // listener is a watch as the probe found it.
 type listener struct {
 	follow *follow
 	watch  *watch
+	// position and heard are how far the watch and its stream were.
+	position, heard int64
 }
 
 func (l listener) behind(revision int64) bool {
 	return l.follow.position.Load() < revision && l.follow.currentWatch() == l.watch
+}
+
+// silent tells whether a watch that was not past the revision in time hears
+// nothing any more. It may only be busy: a server drops the request for progress
+// while one of the stream's watches lags, and then what comes on the stream, or on
+// the watch itself, is the proof that it lives.
+func (l listener) silent(revision int64) bool {
+	switch {
+	case l.follow.position.Load() != l.position:
+	case l.watch.stream.progress.Load() >= revision, l.watch.stream.heard.Load() == l.heard:
+		return true
+	}
+	l.watch.spared++
+	return l.watch.spared > sparedMax
 }
 
 // probe proves again and again that the watches hear what happens. An idle store
@@ -54,8 +73,8 @@ func (s *Store) probe() {
 
 // probeOnce returns why the store could not be asked.
 func (s *Store) probeOnce() error {
-	listeners := s.listeners()
-	if len(listeners) == 0 {
+	follows, listeners := s.listeners()
+	if follows == 0 {
 		return nil
 	}
 	conn := s.conn.Load()
@@ -68,26 +87,48 @@ func (s *Store) probeOnce() error {
 		}
 		return err
 	}
-	if late := s.awaitProgress(conn, listeners, revision); len(late) > 0 {
-		s.log.Warn("watches fell silent and begin again", zap.Int("watches", len(late)), zap.Int64("revision", revision))
-		s.generation.Add(1)
-		for _, l := range late {
-			l.watch.end(errSilent)
+	var silent []listener
+	dead := false
+	for _, l := range s.awaitProgress(conn, listeners, revision) {
+		if l.silent(revision) {
+			silent = append(silent, l)
+			dead = dead || l.watch.stream.heard.Load() == l.heard
 		}
 	}
+	if len(silent) == 0 {
+		return nil
+	}
+	s.log.Warn("watches fell silent and begin again", zap.Int("watches", len(silent)), zap.Int64("revision", revision))
+	if dead && !conn.inProcess {
+		// A client may have a connection per endpoint: one of them is dead.
+		return s.redial(conn, listeners)
+	}
+	s.restart(silent)
 	return nil
 }
 
-func (s *Store) listeners() []listener {
+// restart lets watches begin again, on other streams.
+func (s *Store) restart(listeners []listener) {
+	for _, l := range listeners {
+		s.streams.drop(l.watch.stream)
+	}
+	for _, l := range listeners {
+		l.watch.end(errSilent)
+	}
+}
+
+// listeners returns how many follows there are, and the watches of those that
+// listen.
+func (s *Store) listeners() (int, []listener) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	listeners := make([]listener, 0, len(s.follows))
 	for f := range s.follows {
 		if w := f.currentWatch(); w != nil {
-			listeners = append(listeners, listener{f, w})
+			listeners = append(listeners, listener{f, w, f.position.Load(), w.stream.heard.Load()})
 		}
 	}
-	return listeners
+	return len(s.follows), listeners
 }
 
 // awaitProgress returns the watches that are not past the revision in time.
@@ -101,6 +142,8 @@ func (s *Store) awaitProgress(conn *connection, listeners []listener, revision i
 		for _, l := range listeners {
 			if l.behind(revision) {
 				late = append(late, l)
+			} else {
+				l.watch.spared = 0
 			}
 		}
 		if len(late) == 0 {
@@ -122,17 +165,16 @@ func (s *Store) awaitProgress(conn *connection, listeners []listener, revision i
 // requestProgress asks once per stream: the answer reaches every watch on it. A
 // server drops the request while one of them still catches up.
 func (c *connection) requestProgress(ctx context.Context, listeners []listener) {
-	asked := map[int64]bool{}
+	asked := map[*stream]bool{}
 	for _, l := range listeners {
-		if asked[l.watch.generation] {
+		if asked[l.watch.stream] || l.watch.ctx.Err() != nil {
 			continue
 		}
-		asked[l.watch.generation] = true
-		stream, cancel := context.WithCancel(l.watch.stream)
-		stop := context.AfterFunc(ctx, cancel)
-		// A stream that is gone takes no request; its watches show as late.
-		_ = c.client.RequestProgress(stream)
-		stop()
+		asked[l.watch.stream] = true
+		// One that is stuck must not use up the time of the others; its watches show
+		// as late, as do those of one that is gone.
+		asking, cancel := context.WithTimeout(l.watch.stream.context(ctx), probeAgain)
+		_ = c.client.RequestProgress(asking)
 		cancel()
 	}
 }
@@ -150,10 +192,7 @@ func (s *Store) redial(old *connection, listeners []listener) error {
 		return err
 	}
 	s.conn.Store(conn)
-	s.generation.Add(1)
-	for _, l := range listeners {
-		l.watch.end(errSilent)
-	}
+	s.restart(listeners)
 	s.background.Go(func() {
 		timer := time.NewTimer(OpTimeout)
 		defer timer.Stop()

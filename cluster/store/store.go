@@ -21,12 +21,10 @@ type Store struct {
 	metrics  *metrics
 	embedded *embedded
 	// space is nil for a store elsewhere.
-	space *space
-	conn  atomic.Pointer[connection]
-	// generation numbers the streams that watches share: a new one avoids a stream
-	// that went silent.
-	generation atomic.Int64
-	reads      chan struct{}
+	space   *space
+	conn    atomic.Pointer[connection]
+	streams streams
+	reads   chan struct{}
 
 	// base ends when Close has given up waiting for what is under way.
 	base context.Context
