@@ -1,0 +1,88 @@
+package api_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"testing"
+	"time"
+
+	"connectrpc.com/connect"
+
+	"github.com/errand-run/errand/api"
+	"github.com/errand-run/errand/cluster/records"
+	errandv1 "github.com/errand-run/errand/messages/errand/v1"
+)
+
+// shelf keeps images in memory.
+type shelf struct {
+	name string
+	data []byte
+	err  error
+}
+
+func (s *shelf) Import(_ context.Context, name string, archive io.Reader) ([]api.Image, error) {
+	var err error
+	s.name = name
+	if s.data, err = io.ReadAll(archive); err != nil {
+		return nil, err
+	}
+	return []api.Image{{Name: "docker.io/library/x:latest", Digest: "sha256:1", SizeBytes: int64(len(s.data)), ImportedAt: time.UnixMilli(1000)}}, s.err
+}
+
+func (s *shelf) List(context.Context) ([]api.Image, error) { return nil, s.err }
+
+func TestImages(t *testing.T) {
+	stored := &shelf{}
+	r := newRig(t, func(config *api.Config) { config.Images = stored })
+	upload := func(pieces ...*errandv1.ImportImageRequest) (*errandv1.ImportImageResponse, error) {
+		t.Helper()
+		stream, err := r.images.Import(r.ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, piece := range pieces {
+			if err := stream.Send(piece); err != nil && !errors.Is(err, io.EOF) {
+				t.Fatal(err)
+			}
+		}
+		return stream.CloseAndReceive()
+	}
+	t.Run("are the bytes of all messages in order", func(t *testing.T) {
+		piece := bytes.Repeat([]byte("0123456789abcdef"), 1<<16)
+		response, err := upload(&errandv1.ImportImageRequest{Name: "x"}, &errandv1.ImportImageRequest{Data: piece}, &errandv1.ImportImageRequest{}, &errandv1.ImportImageRequest{Data: []byte("end")})
+		if err != nil || stored.name != "x" || !bytes.Equal(stored.data, append(piece, "end"...)) {
+			t.Fatalf("got %v, %v", response, err)
+		}
+		if got := response.GetImages()[0]; got.GetSizeBytes() != int64(len(piece)+3) || got.GetImportedAt().AsTime().UnixMilli() != 1000 {
+			t.Errorf("image %v", got)
+		}
+	})
+	t.Run("under a bad name are refused", func(t *testing.T) {
+		_, err := upload(&errandv1.ImportImageRequest{Name: "Not A Name"})
+		wantCode(t, err, api.CodeInvalidField)
+	})
+	t.Run("in a message that is too large are refused", func(t *testing.T) {
+		_, err := upload(&errandv1.ImportImageRequest{Data: make([]byte, 3<<20)})
+		if connect.CodeOf(err) != connect.CodeResourceExhausted {
+			t.Errorf("got %v", err)
+		}
+	})
+	t.Run("that are none say so", func(t *testing.T) {
+		stored.err = records.Errorf(records.ClassInvalid, "unexpected EOF")
+		_, err := upload(&errandv1.ImportImageRequest{Data: []byte("x")})
+		wantCode(t, err, api.CodeImageInvalid)
+	})
+	t.Run("are not there without containerd", func(t *testing.T) {
+		r := newRig(t)
+		_, err := r.images.List(r.ctx, &errandv1.ListImagesRequest{})
+		wantCode(t, err, api.CodeNoImages)
+		stream, err := r.images.Import(r.ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = stream.CloseAndReceive()
+		wantCode(t, err, api.CodeNoImages)
+	})
+}

@@ -1,0 +1,40 @@
+package api_test
+
+import (
+	"testing"
+
+	"github.com/errand-run/errand/api"
+	"github.com/errand-run/errand/cluster/records"
+	recordv1 "github.com/errand-run/errand/messages/errand/record/v1"
+	errandv1 "github.com/errand-run/errand/messages/errand/v1"
+)
+
+func TestNodes(t *testing.T) {
+	r := newRig(t)
+	put := func(key string, value []byte) {
+		r.commit(records.Txn{Then: []records.Op{{Kind: records.OpPut, Key: key, Value: value}}})
+	}
+	session := records.Encode(&recordv1.NodeSession{Uuid: "u", Drivers: []string{"process", "null"}, SandboxesMax: 8, RegisteredAt: 1000, BootId: "b", Version: "v1"})
+	put(r.keys.Node("n1"), session)
+	put(r.keys.Node("n10"), session)
+	put(r.keys.Drain("n10"), nil)
+	for _, id := range []string{"r.web.a", "r.web.b"} {
+		put(r.keys.Assignment("n1", id), nil)
+	}
+	put(r.keys.Assignment("n10", "r.web.c"), nil)
+	list, err := r.nodes.List(r.ctx, &errandv1.ListNodesRequest{})
+	if err != nil || len(list.GetNodes()) != 2 {
+		t.Fatalf("list: %v, %v", list, err)
+	}
+	if n := list.GetNodes()[0]; n.GetId() != "n1" || n.GetDraining() || n.GetSandboxes() != 2 || n.GetVersion() != "v1" || len(n.GetDrivers()) != 2 {
+		t.Errorf("n1: %v", n)
+	}
+	got, err := r.nodes.Get(r.ctx, &errandv1.GetNodeRequest{Id: "n10"})
+	if err != nil || !got.GetNode().GetDraining() || got.GetNode().GetSandboxes() != 1 || got.GetNode().GetRegisteredAt().AsTime().UnixMilli() != 1000 {
+		t.Errorf("n10: %v, %v", got, err)
+	}
+	_, err = r.nodes.Get(r.ctx, &errandv1.GetNodeRequest{Id: "n2"})
+	wantCode(t, err, api.CodeNodeNotFound)
+	_, err = r.nodes.Get(r.ctx, &errandv1.GetNodeRequest{Id: "../n1"})
+	wantCode(t, err, api.CodeInvalidField)
+}

@@ -1,0 +1,177 @@
+package nodes
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/errand-run/errand/cluster/records"
+	actorv1 "github.com/errand-run/errand/messages/errand/actor/v1"
+	recordv1 "github.com/errand-run/errand/messages/errand/record/v1"
+	"github.com/errand-run/errand/nodes/sandbox"
+)
+
+// restart is a kill -9 and a new life, up to the given phase and the end of what
+// follows from it.
+func (s *station) restart() {
+	s.tells = nil
+	s.launch()
+	s.settle()
+}
+
+func TestRestartGoesOnWhereTheJournalIs(t *testing.T) {
+	id := records.SandboxID(tableRun, 1, 1)
+	for _, test := range []struct {
+		name, state string
+		meanwhile   func(*station)
+		reason      recordv1.Reason
+		code        int32
+		void, runs  bool
+	}{
+		{name: "a create cut short is made again", state: "journaling starting", runs: true},
+		{name: "starting, not started", state: "starting", reason: recordv1.Reason_REASON_START_UNKNOWN},
+		{name: "starting, and it runs", state: "starting", meanwhile: func(s *station) {
+			s.perform(slices.IndexFunc(s.ops, func(op DoSandbox) bool { return op.Op.Verb == VerbStart }))
+		}, runs: true},
+		{name: "started and running", state: "running", runs: true},
+		{name: "started and ended meanwhile", state: "running", meanwhile: func(s *station) { s.end(id, 3, 0) }, code: 3},
+		{name: "started and gone", state: "running", meanwhile: func(s *station) { delete(s.boxes, id) }, reason: recordv1.Reason_REASON_SANDBOX_LOST},
+		{
+			name: "rebooted, and the exit was recorded before", state: "running",
+			meanwhile: func(s *station) { s.end(id, 3, 0); s.boxes[id].alive = false; s.boot = "boot-2" }, code: 3,
+		},
+		{
+			name: "rebooted while it ran", state: "running",
+			meanwhile: func(s *station) { delete(s.boxes, id); s.boot = "boot-2" }, reason: recordv1.Reason_REASON_SANDBOX_LOST,
+		},
+		{name: "rebooted before the start", state: "creating", meanwhile: func(s *station) { s.boot = "boot-2" }, void: true},
+		{name: "exited and not acknowledged", state: "reporting", code: 143},
+		{name: "a stop whose signal was not answered for", state: "stopping", meanwhile: func(s *station) { s.end(id, 143, 15) }, code: 143},
+		{
+			name: "the store has another session", state: "running",
+			meanwhile: func(s *station) {
+				s.lab.commit(records.Txn{Then: []records.Op{{Kind: records.OpDelete, Key: s.keys.Node("n1")}}})
+			},
+			reason: recordv1.Reason_REASON_SANDBOX_LOST,
+		},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			s := newStation(t)
+			s.reach(test.state)
+			if test.meanwhile != nil {
+				test.meanwhile(s)
+			}
+			s.restart()
+			if s.reached != PhaseAnnounced {
+				t.Fatalf("phase %s, %v", s.reached, s.failure)
+			}
+			switch {
+			case test.runs:
+				heard[*actorv1.Started](s)
+				if b := s.boxes[id]; b == nil || b.starts != 1 || b.state != sandbox.StateRunning {
+					t.Errorf("sandbox %+v", b)
+				}
+			case test.void:
+				heard[*actorv1.Voided](s)
+			default:
+				exit := heard[*actorv1.Exited](s).GetExit()
+				if exit.GetReason() != test.reason || exit.GetCode() != test.code || (exit.Code == nil) != (test.reason != 0) {
+					t.Errorf("exit %v", exit)
+				}
+				if strings.Contains(test.name, "stop") && !exit.GetStopDelivered() {
+					t.Errorf("the stop is not told: %v", exit)
+				}
+			}
+		})
+	}
+}
+
+func TestRegisterRefuses(t *testing.T) {
+	for _, test := range []struct {
+		name, refusal string
+		prepare       func(*station)
+	}{
+		{"a store of an older epoch", "older copy", func(s *station) { s.meta.Epoch = 2 }},
+		{"a store without a cluster", "no cluster", func(s *station) { delete(s.store.keys, s.keys.Cluster()) }},
+		{"another number of shards", "shards", func(s *station) { s.keys.Shards = 8 }},
+		{"the name of another machine", "another machine", func(s *station) { s.meta.Uuid = "uuid-2" }},
+		{"the journal of another node", `node "n2"`, func(s *station) { s.meta.Node = "n2" }},
+		{"entries without an owner", "damaged", func(s *station) {
+			s.meta = nil
+			s.entries[PlacementKey{Run: tableRun}] = &recordv1.JournalEntry{Run: tableRun}
+		}},
+		{"a driver that is gone", "not enabled any more", func(s *station) {
+			s.entries[PlacementKey{Run: tableRun}] = &recordv1.JournalEntry{Run: tableRun, Driver: "gone", State: recordv1.JournalState_JOURNAL_STATE_STARTED}
+		}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			s := newStation(t)
+			test.prepare(s)
+			s.restart()
+			if s.failure == nil || !strings.Contains(s.failure.Error(), test.refusal) {
+				t.Errorf("failure %v, phase %s", s.failure, s.reached)
+			}
+		})
+	}
+}
+
+func TestSessionOpenedJustBeforeACrashIsResumed(t *testing.T) {
+	s := newStation(t)
+	session := s.machine.session
+	s.meta.Session = 0
+	s.restart()
+	if s.machine.session != session || s.meta.GetSession() != session {
+		t.Errorf("session %d, journal %d, opened as %d", s.machine.session, s.meta.GetSession(), session)
+	}
+}
+
+func TestJournalThatWentBackInTimeDoesNotVoid(t *testing.T) {
+	s := newStation(t)
+	s.reach("running")
+	s.entries, s.boxes = map[PlacementKey]*recordv1.JournalEntry{}, map[string]*labBox{}
+	s.meta.Generation, s.meta.Session, s.boot = 0, 0, "boot-2"
+	s.restart()
+	if exit := heard[*actorv1.Exited](s).GetExit(); exit.Code != nil || exit.GetReason() != recordv1.Reason_REASON_START_UNKNOWN {
+		t.Errorf("exit %v", exit)
+	}
+}
+
+func TestSandboxWithoutAnEntryIsKilledAndGoesWhenItsRunIsSeenGoneTwice(t *testing.T) {
+	s := newStation(t)
+	id := records.SandboxID("r.default.orphan", 1, 1)
+	s.boxes[id] = &labBox{run: "r.default.orphan", attempt: 1, placement: 1, state: sandbox.StateRunning, alive: true}
+	s.restart()
+	if b := s.boxes[id]; b == nil || b.alive {
+		t.Fatalf("sandbox %+v", b)
+	}
+	s.pass(OrphanConfirm - time.Millisecond)
+	s.settle()
+	if s.boxes[id] == nil {
+		t.Fatal("removed after one look")
+	}
+	s.pass(time.Millisecond)
+	s.settle()
+	if s.boxes[id] != nil {
+		t.Error("not removed after two looks")
+	}
+}
+
+func TestSandboxOfALiveRunWithoutAnEntryIsKeptForADay(t *testing.T) {
+	s := newStation(t)
+	run := &recordv1.Run{Id: "r.default.orphan", App: "default", Status: recordv1.Status_STATUS_RUNNING}
+	s.lab.commit(s.keys.Create(run, 1))
+	id := records.SandboxID(run.GetId(), 1, 1)
+	s.boxes[id] = &labBox{run: run.GetId(), attempt: 1, placement: 1, state: sandbox.StateRunning, alive: true}
+	s.restart()
+	s.pass(QuarantineHold - time.Second)
+	s.settle()
+	if b := s.boxes[id]; b == nil || b.alive {
+		t.Fatalf("sandbox %+v", b)
+	}
+	s.pass(time.Second)
+	s.settle()
+	if s.boxes[id] != nil {
+		t.Error("kept beyond the day")
+	}
+}
