@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"errors"
 	"os"
 	"os/exec"
@@ -9,7 +8,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -78,7 +76,6 @@ func TestInitEndsWith125WhenItCanNotTell(t *testing.T) {
 		"unknown option":  {"init", "--status", "/dev/null", "--other", "x", "--", "true"},
 		"unknown mode":    {"other"},
 		"nothing":         {},
-		"never released":  {"init", "--status", "/dev/null", "--no-sync", "--wait", "0", "--", "true"},
 		"log: bad config": {"log", "x=y"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -173,40 +170,19 @@ func readFull(r interface{ Read([]byte) (int, error) }, b []byte) (int, error) {
 }
 
 func TestInitKeepsItsDescriptorsFromTheCommand(t *testing.T) {
-	cmd, file := initCommand(t, "--wait", "3", "--notify", "4", "--", "sh", "-c", "ls /proc/self/fd | wc -l")
-	waitR, waitW, err := os.Pipe()
+	cmd, _ := initCommand(t, "--", "sh", "-c", "ls /proc/self/fd | wc -l")
+	// One that whoever started it has not made to be closed.
+	_, inherited, err := os.Pipe()
 	if err != nil {
 		t.Fatal(err)
 	}
-	notifyR, notifyW, err := os.Pipe()
+	cmd.ExtraFiles = []*os.File{inherited}
+	out, err := cmd.Output()
 	if err != nil {
-		t.Fatal(err)
-	}
-	var out bytes.Buffer
-	cmd.Stdout = &out
-	cmd.ExtraFiles = []*os.File{waitR, notifyW}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	_ = notifyW.Close()
-	if s, err := status.Read(file); err != nil || s.State != status.Empty {
-		t.Fatalf("before the release: %+v, %v", s, err)
-	}
-	if _, err := waitW.Write([]byte{1}); err != nil {
-		t.Fatal(err)
-	}
-	_ = notifyR.SetReadDeadline(time.Now().Add(20 * time.Second))
-	if _, err := notifyR.Read(make([]byte, 1)); err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
-		t.Fatalf("notify: %v", err)
-	}
-	if s, err := status.Read(file); err != nil || s.StartedAt.IsZero() {
-		t.Fatalf("when told of the start: %+v, %v", s, err)
-	}
-	if err := cmd.Wait(); err != nil {
 		t.Fatal(err)
 	}
 	// 0, 1, 2 and the directory itself.
-	if got := strings.TrimSpace(out.String()); got != "4" {
+	if got := strings.TrimSpace(string(out)); got != "4" {
 		t.Fatalf("the command has %s descriptors", got)
 	}
 }

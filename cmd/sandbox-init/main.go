@@ -1,10 +1,16 @@
+// Each sandbox pays for the start of the runtime: it need not read the host's mounts
+// to find a CPU limit.
+//
+//go:debug containermaxprocs=0
+//go:debug updatemaxprocs=0
+
 // Command sandbox-init is the one small binary that stands around a sandbox's
 // command. It has three modes, named by the first argument:
 //
 //	init       PID 1 of a sandbox: starts the command, forwards signals, reaps, and
 //	           leaves in the status file how it ended
 //	log        writes the log of a container (containerd's binary:// logger)
-//	supervise  is the parent of a host command's init, in place of the daemon
+//	supervise  is the init and the supervisor of a host command
 //
 // It is static and depends on the standard library and x/sys only. Drivers get it
 // from package guest. What drivers and modes agree on stands with each mode.

@@ -10,8 +10,8 @@ import (
 	"runtime"
 	"strconv"
 	"strings"
-	"syscall"
 	"time"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 
@@ -24,34 +24,34 @@ import (
 
 // The files of a supervisor in the sandbox's directory; package process reads them.
 const (
-	// fileStatus is init's status file, preallocated by the driver.
+	// fileStatus is the status file, preallocated by the driver.
 	fileStatus = "status"
 	// fileFinal is the status that counts, written once, when nothing is left alive
 	// and the log has its end mark.
 	fileFinal = "final"
-	// filePIDs has a line for the supervisor and one for init, in the form of package
-	// pid, from before the command may start.
+	// filePIDs has a line for the supervisor, in the form of package pid, from before
+	// the command may start. Without a PID namespace a line for the command follows
+	// it when that has started.
 	filePIDs = "pids"
 )
 
 // The descriptors that the driver gives a supervisor.
 const (
 	// fdNotify is closed when the command is known to run or never to; the reason why
-	// there is not even an init is written to it.
-	fdNotify = 3
+	// it could not even be tried is written to it.
+	fdNotify = 3 + iota
 	// fdDone is closed when the final status is on disk.
-	fdDone = 4
+	fdDone
 	// fdLock holds a lock of the sandbox's directory while a supervisor lives.
-	fdLock = 5
+	fdLock
+	// fdControl is a FIFO, open for both directions so that it has no end. Each byte
+	// that comes is the number of a signal for the command; SIGKILL is for all of its
+	// processes.
+	fdControl
 )
 
-const (
-	// endLimit bounds what stands between the command's end and the final status.
-	endLimit = 10 * time.Second
-	// initWait and initNotify are descriptors in init.
-	initWait   = 3
-	initNotify = 4
-)
+// endLimit bounds what stands between the command's end and the final status.
+const endLimit = 10 * time.Second
 
 // superviseOptions are the arguments of the supervise mode, as NAME=VALUE, up to --
 // and the command. The environment is the command's own.
@@ -60,20 +60,18 @@ type superviseOptions struct {
 	dir, logDir string
 	segment     int64
 	segments    int
-	// isolate asks for namespaces of its own.
-	isolate bool
+	// isolated tells that the driver made this process PID 1 of new namespaces.
+	isolated bool
 	// cgroupRoot, parent and id name the group; none is made without a parent.
 	cgroupRoot, parent, id string
 	limits                 cgroup.Limits
-	// user and chdir are passed on to init.
-	user, chdir string
-	command     []string
+	command                command
 }
 
 func parseSupervise(args []string) (o superviseOptions, err error) {
 	for i, arg := range args {
 		if arg == "--" {
-			o.command = args[i+1:]
+			o.command.args, o.command.env = args[i+1:], os.Environ()
 			break
 		}
 		name, value, _ := strings.Cut(arg, "=")
@@ -86,8 +84,8 @@ func parseSupervise(args []string) (o superviseOptions, err error) {
 			o.segment, err = strconv.ParseInt(value, 10, 64)
 		case "segments":
 			o.segments, err = strconv.Atoi(value)
-		case "isolate":
-			o.isolate, err = strconv.ParseBool(value)
+		case "isolated":
+			o.isolated, err = strconv.ParseBool(value)
 		case "cgroups":
 			o.cgroupRoot = value
 		case "parent":
@@ -101,9 +99,11 @@ func parseSupervise(args []string) (o superviseOptions, err error) {
 		case "pids":
 			o.limits.Pids, err = strconv.ParseInt(value, 10, 64)
 		case "user":
-			o.user = value
+			if value != "" {
+				o.command.user, err = parseUser(value)
+			}
 		case "chdir":
-			o.chdir = value
+			o.command.dir = value
 		default:
 			err = errors.New("unknown")
 		}
@@ -111,38 +111,38 @@ func parseSupervise(args []string) (o superviseOptions, err error) {
 			return o, fmt.Errorf("argument %s: %w", name, err)
 		}
 	}
-	if o.dir == "" || o.logDir == "" || len(o.command) == 0 {
+	if o.dir == "" || o.logDir == "" || len(o.command.args) == 0 {
 		return o, errors.New("dir, log and a command are needed")
 	}
 	return o, nil
 }
 
-// supervisor is the parent of one init.
+// supervisor is the parent of one command.
 type supervisor struct {
 	superviseOptions
 	group *cgroup.Group
 	log   *logs.Writer
 	pump  *logger.Pump
-	// init is PID 1 of the sandbox, and its pidfd.
-	init, initFD int
+	file  *status.File
+	// process is the command's, and commandFD its pidfd.
+	process   *processGroup
+	commandFD int
 }
 
 // runSupervise is the whole life of a supervisor.
 func runSupervise(args []string) int {
-	// The kernel kills init when the thread that made it ends.
-	runtime.LockOSThread()
-	for fd := fdNotify; fd <= fdLock; fd++ {
+	for fd := fdNotify; fd <= fdControl; fd++ {
 		unix.CloseOnExec(fd)
 	}
-	closeInherited(fdLock + 1)
-	// Caught rather than ignored: what is ignored stays so across exec.
-	signal.Notify(make(chan os.Signal, 1), unix.SIGHUP, unix.SIGINT, unix.SIGQUIT, unix.SIGTERM)
-	_ = unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-
+	closeInherited(fdControl + 1)
 	o, err := parseSupervise(args)
-	s := &supervisor{superviseOptions: o, initFD: -1}
+	s := &supervisor{superviseOptions: o, commandFD: -1}
 	if err == nil {
-		err = s.start()
+		err = s.prepare()
+	}
+	var last status.Status
+	if err == nil {
+		last, err = s.start()
 	}
 	if err != nil {
 		s.abort()
@@ -150,105 +150,93 @@ func runSupervise(args []string) int {
 		return exitSetup
 	}
 	_ = unix.Close(fdNotify)
-	for ended := false; !ended; {
-		ready, _ := s.pump.Turn(-1, s.initFD)
-		ended = ready[0]
+	if last.State == status.Running {
+		last = s.follow(last.StartedAt)
 	}
-	if s.finish() != nil {
+	if s.finish(last) != nil {
 		return exitSetup
 	}
 	return 0
 }
 
-// start makes everything and lets init go.
-func (s *supervisor) start() error {
-	var err error
-	if s.log, err = logs.Create(s.logDir, logs.WriterOptions{SegmentBytes: s.segment, Segments: s.segments}); err != nil {
+// prepare makes everything short of the command.
+func (s *supervisor) prepare() error {
+	if err := s.stand(); err != nil {
 		return err
 	}
-	if s.parent != "" {
-		parent, err := cgroup.Open(s.cgroupRoot, s.parent)
-		if err != nil {
-			return err
-		}
-		s.group = parent.Group(s.id)
-		if err := s.group.Create(s.limits); err != nil {
-			return err
-		}
+	// Before /proc becomes that of the new namespace, in which this process is 1.
+	self, err := pid.Self()
+	if err == nil {
+		err = s.writePIDs(self)
 	}
-	release, err := s.clone()
 	if err != nil {
 		return err
 	}
-	// A write end that is closed unwritten ends init.
-	defer unix.Close(release)
-	if s.group != nil {
-		if err := s.group.Add(s.init); err != nil {
-			return err
-		}
-	}
-	if err := s.writePIDs(); err != nil {
+	if s.log, err = logs.Create(s.logDir, logs.WriterOptions{SegmentBytes: s.segment, Segments: s.segments}); err != nil {
 		return err
 	}
-	if _, err := unix.Write(release, []byte{1}); err != nil {
-		return fmt.Errorf("release init: %w", err)
+	if s.file, err = status.Open(filepath.Join(s.dir, fileStatus)); err != nil {
+		return err
+	}
+	if s.parent == "" {
+		return nil
+	}
+	parent, err := cgroup.Open(s.cgroupRoot, s.parent)
+	if err != nil {
+		return err
+	}
+	s.group = parent.Group(s.id)
+	return s.group.Create(s.limits)
+}
+
+// stand makes this process one that only SIGKILL ends, and with which the command
+// ends.
+func (s *supervisor) stand() error {
+	if s.isolated {
+		if os.Getpid() != 1 {
+			return errors.New("not PID 1 of a namespace")
+		}
+		// The kernel kills all of a namespace with its PID 1, and keeps from PID 1 every
+		// signal that it has no handler for; the runtime has one for these.
+		return defaultActions(endingSignals...)
+	}
+	// The kernel kills the command when the thread that made it ends.
+	runtime.LockOSThread()
+	s.command.attr.Pdeathsig = unix.SIGKILL
+	// Caught rather than ignored: what is ignored stays so across exec.
+	c := make(chan os.Signal, 1)
+	for _, number := range endingSignals {
+		signal.Notify(c, number)
+	}
+	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
+		return fmt.Errorf("become subreaper: %w", err)
 	}
 	return nil
 }
 
-// clone makes init and returns the descriptor that releases it.
-func (s *supervisor) clone() (release int, err error) {
-	var pipes [3][2]int
-	for i := range pipes {
-		if err := unix.Pipe2(pipes[i][:], unix.O_CLOEXEC); err != nil {
-			return -1, fmt.Errorf("make pipe: %w", err)
+// endingSignals are those that end a program of Go unless it asks for them.
+var endingSignals = []unix.Signal{unix.SIGHUP, unix.SIGINT, unix.SIGQUIT, unix.SIGTERM}
+
+// defaultActions takes the runtime's handlers from signals.
+func defaultActions(signals ...unix.Signal) error {
+	// A struct sigaction of the kernel: handler, flags, restorer and mask.
+	var action [4]uint64
+	for _, number := range signals {
+		_, _, errno := unix.RawSyscall6(unix.SYS_RT_SIGACTION, uintptr(number), uintptr(unsafe.Pointer(&action)), 0, 8, 0, 0)
+		if errno != 0 {
+			return fmt.Errorf("set action of signal %d: %w", number, errno)
 		}
 	}
-	null, err := unix.Open("/dev/null", unix.O_RDONLY|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return -1, fmt.Errorf("open /dev/null: %w", err)
-	}
-	stdout, stderr, wait := pipes[0], pipes[1], pipes[2]
-	args := []string{
-		"sandbox-init", "init", "--status", filepath.Join(s.dir, fileStatus), "--no-sync",
-		"--wait", strconv.Itoa(initWait), "--notify", strconv.Itoa(initNotify), "--chdir", s.chdir,
-	}
-	attr := &syscall.SysProcAttr{Pdeathsig: unix.SIGKILL, PidFD: &s.initFD}
-	if s.isolate {
-		args = append(args, "--proc")
-		attr.Cloneflags = unix.CLONE_NEWPID | unix.CLONE_NEWNS | unix.CLONE_NEWIPC | unix.CLONE_NEWUTS
-	}
-	if s.user != "" {
-		args = append(args, "--user", s.user)
-	}
-	args = append(append(args, "--"), s.command...)
-	s.init, err = syscall.ForkExec("/proc/self/exe", args, &syscall.ProcAttr{
-		Env:   os.Environ(),
-		Files: []uintptr{uintptr(null), uintptr(stdout[1]), uintptr(stderr[1]), uintptr(wait[0]), fdNotify},
-		Sys:   attr,
-	})
-	for _, fd := range []int{null, stdout[1], stderr[1], wait[0]} {
-		_ = unix.Close(fd)
-	}
-	if err != nil {
-		s.init = 0
-		return -1, fmt.Errorf("make init: %w", err)
-	}
-	s.pump = logger.NewPump(s.log, stdout[0], stderr[0])
-	return wait[1], nil
+	return nil
 }
 
-func (s *supervisor) writePIDs() error {
-	self, err := pid.Of(os.Getpid())
-	if err != nil {
-		return err
-	}
-	init, err := pid.Of(s.init)
-	if err != nil {
-		return err
+func (s *supervisor) writePIDs(refs ...pid.Ref) error {
+	var b []byte
+	for _, ref := range refs {
+		b = append(append(b, ref.String()...), '\n')
 	}
 	path := filepath.Join(s.dir, filePIDs)
-	err = os.WriteFile(path+".new", []byte(self.String()+"\n"+init.String()+"\n"), 0o600)
+	err := os.WriteFile(path+".new", b, 0o600)
 	if err == nil {
 		err = os.Rename(path+".new", path)
 	}
@@ -258,34 +246,170 @@ func (s *supervisor) writePIDs() error {
 	return nil
 }
 
-// abort undoes what start has done; the command has not run.
+// start starts the command and returns, as it stands in the status file, that it
+// runs or why it never will.
+func (s *supervisor) start() (status.Status, error) {
+	if s.isolated {
+		if err := mountProc(); err != nil {
+			failed := execFailed(status.StageMount, err)
+			return failed, s.file.Write(failed)
+		}
+	}
+	stdout, stderr, err := s.streams()
+	if err != nil {
+		return status.Status{}, err
+	}
+	var number int
+	var stage status.Stage
+	var failure error
+	spawn := func(fd int) error {
+		if err := s.file.Write(status.Status{State: status.Starting, At: time.Now()}); err != nil {
+			return err
+		}
+		s.command.attr.PidFD, s.command.attr.UseCgroupFD, s.command.attr.CgroupFD = &s.commandFD, fd >= 0, fd
+		number, stage, failure = s.command.start()
+		return nil
+	}
+	if s.group != nil {
+		err = s.group.Spawn(spawn)
+	} else {
+		err = spawn(-1)
+	}
+	if number > 0 {
+		s.process = &processGroup{id: number}
+	}
+	for _, fd := range []int{int(s.command.files[0]), stdout, stderr} {
+		_ = unix.Close(fd)
+	}
+	// The command's directory is held no longer than by the command.
+	_ = unix.Chdir("/")
+	if err != nil {
+		return status.Status{}, err
+	}
+	if failure != nil {
+		failed := execFailed(stage, failure)
+		return failed, s.file.Write(failed)
+	}
+	now := time.Now()
+	running := status.Status{State: status.Running, StartedAt: now, At: now}
+	if err := s.file.Write(running); err != nil {
+		return running, err
+	}
+	return running, s.nameCommand()
+}
+
+// streams makes the command's and the pump that reads them, and returns the ends of
+// the pipes that are the command's.
+func (s *supervisor) streams() (stdout, stderr int, err error) {
+	var pipes [2][2]int
+	for i := range pipes {
+		if err := unix.Pipe2(pipes[i][:], unix.O_CLOEXEC); err != nil {
+			return -1, -1, fmt.Errorf("make pipe: %w", err)
+		}
+	}
+	null, err := unix.Open("/dev/null", unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return -1, -1, fmt.Errorf("open /dev/null: %w", err)
+	}
+	stdout, stderr = pipes[0][1], pipes[1][1]
+	s.command.files = []uintptr{uintptr(null), uintptr(stdout), uintptr(stderr)}
+	s.pump = logger.NewPump(s.log, pipes[0][0], pipes[1][0])
+	return stdout, stderr, nil
+}
+
+// nameCommand leaves the command's name for who comes after a supervisor that was
+// lost: without a PID namespace the kernel may kill it a moment later.
+func (s *supervisor) nameCommand() error {
+	if s.isolated {
+		return nil
+	}
+	self, err := pid.Self()
+	if err != nil {
+		return err
+	}
+	command, err := pid.Of(s.process.id)
+	if err != nil {
+		return err
+	}
+	return s.writePIDs(self, command)
+}
+
+// follow carries output and signals until the command has ended.
+func (s *supervisor) follow(startedAt time.Time) status.Status {
+	ended := make(chan status.Status, 1)
+	go func() { ended <- reap(s.process) }()
+	for {
+		ready, _ := s.pump.Turn(-1, s.commandFD, fdControl)
+		if ready[1] {
+			s.obey()
+		}
+		if ready[0] {
+			break
+		}
+	}
+	last := <-ended
+	last.StartedAt = startedAt
+	// What is known is not lost with this process.
+	_ = s.file.Write(last)
+	return last
+}
+
+// obey carries out what came through the control FIFO.
+func (s *supervisor) obey() {
+	var b [64]byte
+	n, err := unix.Read(fdControl, b[:])
+	if err != nil {
+		return
+	}
+	for _, number := range b[:n] {
+		if unix.Signal(number) == unix.SIGKILL {
+			s.process.signal(unix.SIGKILL)
+			s.killAll()
+			continue
+		}
+		s.process.signal(unix.Signal(number))
+	}
+}
+
+// killAll kills what is alive of the command.
+func (s *supervisor) killAll() {
+	if s.isolated {
+		// All of the namespace but PID 1, forks in progress included.
+		_ = unix.Kill(-1, unix.SIGKILL)
+		return
+	}
+	for _, child := range liveChildren() {
+		_ = unix.Kill(child, unix.SIGKILL)
+	}
+}
+
+// abort undoes what was prepared for a command that could not be tried.
 func (s *supervisor) abort() {
 	ctx, cancel := context.WithTimeout(context.Background(), endLimit)
 	defer cancel()
-	if s.init > 0 {
-		_ = unix.Kill(s.init, unix.SIGKILL)
-		s.waitInit()
+	if s.process != nil {
+		_ = unix.Kill(s.process.id, unix.SIGKILL)
+		s.killRest(ctx)
 	}
 	if s.group != nil {
 		_ = s.group.Remove(ctx)
 	}
 }
 
-// finish follows init's end: it kills what is left, completes the log, and writes
-// the final status.
-func (s *supervisor) finish() error {
+// finish kills what is left, completes the log, and writes the final status.
+func (s *supervisor) finish(last status.Status) error {
 	ctx, cancel := context.WithTimeout(context.Background(), endLimit)
 	defer cancel()
-	final := s.outcome(s.waitInit())
-	leftover := s.killRest(ctx)
-	final.Leftover = final.Leftover || leftover
-	if s.group != nil {
-		final.OOMKills, _ = s.group.OOMKills()
+	if s.killRest(ctx) {
+		last.Leftover = true
 	}
-	complete := s.log.End(s.pump.DrainToEnd(logger.FlushLimit))
-	final.LogIncomplete = !complete
+	if s.group != nil {
+		last.OOMKills, _ = s.group.OOMKills()
+	}
+	drained := s.pump == nil || s.pump.DrainToEnd(logger.FlushLimit)
+	last.LogIncomplete = !s.log.End(drained)
 	s.log.Close()
-	err := status.Replace(filepath.Join(s.dir, fileFinal), final)
+	err := status.Replace(filepath.Join(s.dir, fileFinal), last)
 	_ = unix.Close(fdDone)
 	if s.group != nil {
 		// What stays is swept by the driver.
@@ -294,61 +418,18 @@ func (s *supervisor) finish() error {
 	return err
 }
 
-// waitInit reaps init.
-func (s *supervisor) waitInit() unix.WaitStatus {
-	var ws unix.WaitStatus
-	for {
-		if _, err := unix.Wait4(s.init, &ws, 0, nil); err != unix.EINTR {
-			return ws
-		}
-	}
-}
-
-// outcome is the end of the command: what init says, unless the kernel's word on
-// init itself is another.
-func (s *supervisor) outcome(ws unix.WaitStatus) status.Status {
-	said, err := status.Read(filepath.Join(s.dir, fileStatus))
-	if err != nil {
-		said = status.Status{}
-	}
-	switch {
-	case ws.Signaled():
-		if said.State == status.Exited || said.State == status.Signaled || said.State == status.ExecFailed {
-			// Killed between its last word and its end.
-			return said
-		}
-		return status.Status{State: status.Signaled, Value: int(ws.Signal()), StartedAt: said.StartedAt, At: time.Now()}
-	case said.State == status.ExecFailed:
-		return said
-	case said.State == status.Empty || said.State == status.Starting:
-		// Init could not do its work, and has said why in the log.
-		return status.Status{State: status.ExecFailed, Stage: status.StageExec, Value: int(unix.EIO), At: time.Now()}
-	case said.State == status.Running:
-		// Nobody knows: the code is init's own.
-		return said
-	case said.ExitCode() != ws.ExitStatus():
-		return status.Status{State: status.Exited, Value: ws.ExitStatus(), StartedAt: said.StartedAt, At: time.Now()}
-	default:
-		return said
-	}
-}
-
-// killRest kills what outlived init: nothing where it was PID 1 of a namespace.
+// killRest kills what outlived the command and waits for its end: all of it comes to
+// this process as a child.
 func (s *supervisor) killRest(ctx context.Context) (leftover bool) {
-	if s.group != nil {
-		leftover, _ = s.group.Kill(ctx)
-	}
 	for ctx.Err() == nil {
-		_, err := unix.Wait4(-1, nil, unix.WNOHANG, nil)
-		if errors.Is(err, unix.ECHILD) {
+		child, err := unix.Wait4(-1, nil, unix.WNOHANG, nil)
+		switch {
+		case errors.Is(err, unix.ECHILD):
 			return leftover
-		}
-		if children := liveChildren(); len(children) > 0 {
+		case err == nil && child == 0:
 			leftover = true
-			for _, child := range children {
-				_ = unix.Kill(child, unix.SIGKILL)
-			}
-			time.Sleep(time.Millisecond)
+			s.killAll()
+			time.Sleep(500 * time.Microsecond)
 		}
 	}
 	return leftover

@@ -15,6 +15,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -169,6 +170,41 @@ func (l Limits) Validate() error {
 	return nil
 }
 
+// needs tells which limits want a controller, in a fixed order.
+func (l Limits) needs() []string {
+	var controllers []string
+	for _, c := range []struct {
+		controller string
+		limit      int64
+	}{{"memory", l.MemoryBytes}, {"pids", l.Pids}, {"cpu", l.CPUMillis}} {
+		if c.limit != 0 {
+			controllers = append(controllers, c.controller)
+		}
+	}
+	return controllers
+}
+
+// Enforces returns an error that is safe to show if there is a limit whose controller
+// this parent lacks. A nil parent has none.
+func (p *Parent) Enforces(l Limits) error {
+	var has []string
+	if p != nil && p.unified {
+		// One that can not be read names none.
+		b, _ := os.ReadFile(filepath.Join(p.trees[0].path, "cgroup.controllers"))
+		has = strings.Fields(string(b))
+	} else if p != nil {
+		for _, tree := range p.trees {
+			has = append(has, tree.controller)
+		}
+	}
+	for _, controller := range l.needs() {
+		if !slices.Contains(has, controller) {
+			return fmt.Errorf("the %s limit can not be enforced here: no cgroup controller %q", controller, controller)
+		}
+	}
+	return nil
+}
+
 // Create makes the group with its limits. It leaves out hierarchies that this group
 // has no need of: each costs every start some time.
 func (g *Group) Create(l Limits) error {
@@ -178,15 +214,20 @@ func (g *Group) Create(l Limits) error {
 	if g.parent.unified {
 		return g.createUnified(l)
 	}
-	killable := false
+	needs, killable := l.needs(), false
 	for _, dir := range g.dirs {
-		switch {
-		case dir.controller == "cpu" && l.CPUMillis == 0,
-			dir.controller == "pids" && l.Pids == 0,
-			dir.controller == "freezer" && killable:
-			continue
+		switch dir.controller {
+		case "":
+		case "freezer":
+			if killable {
+				continue
+			}
+		default:
+			if !slices.Contains(needs, dir.controller) {
+				continue
+			}
 		}
-		if err := os.MkdirAll(dir.path, 0o755); err != nil {
+		if err := mkdir(dir.path); err != nil {
 			return fmt.Errorf("create cgroup %s: %w", g.id, err)
 		}
 		if dir.controller == "" {
@@ -202,9 +243,6 @@ func (g *Group) Create(l Limits) error {
 func limitV1(dir hierarchy, l Limits) error {
 	switch dir.controller {
 	case "memory":
-		if l.MemoryBytes == 0 {
-			return nil
-		}
 		limit := strconv.FormatInt(l.MemoryBytes, 10)
 		if err := write(dir.path, "memory.limit_in_bytes", limit); err != nil {
 			return err
@@ -258,6 +296,15 @@ func (g *Group) createUnified(l Limits) error {
 		return fmt.Errorf("create cgroup %s: %w", g.id, err)
 	}
 	return nil
+}
+
+// mkdir makes a directory below one that is there but for the first time.
+func mkdir(path string) error {
+	err := unix.Mkdir(path, 0o755)
+	if err == nil || errors.Is(err, unix.EEXIST) {
+		return nil
+	}
+	return os.MkdirAll(path, 0o755)
 }
 
 // Add moves a process into the group.

@@ -15,8 +15,8 @@ import (
 	"github.com/errand-run/errand/nodes/sandbox/guest/pid"
 )
 
-// killLimit is how long a supervisor may take, once init is killed, before it is
-// killed too.
+// killLimit is how long a supervisor may take to kill everything before it is killed
+// itself.
 const killLimit = 5 * time.Second
 
 // state returns where the sandbox stands.
@@ -33,22 +33,7 @@ func (x *box) state() sandbox.State {
 	}
 }
 
-// initRef returns the name of init; it may be on disk and not be read yet when Start
-// was cut.
-func (x *box) initRef() pid.Ref {
-	x.mu.Lock()
-	ref := x.init
-	x.mu.Unlock()
-	if ref.PID == 0 && x.readPIDs() {
-		x.mu.Lock()
-		defer x.mu.Unlock()
-		return x.init
-	}
-	return ref
-}
-
-// Signal sends a signal to init, which passes it on to the command's process group.
-// SIGKILL ends everything.
+// Signal sends a signal to the command's process group. SIGKILL ends everything.
 func (d *Driver) Signal(_ context.Context, id string, signal int) (delivered bool, err error) {
 	x, err := d.find(id)
 	if err != nil {
@@ -57,18 +42,14 @@ func (d *Driver) Signal(_ context.Context, id string, signal int) (delivered boo
 	if x.state() != sandbox.StateRunning {
 		return false, nil
 	}
-	err = x.initRef().Signal(unix.Signal(signal))
-	if errors.Is(err, pid.ErrGone) {
-		return false, nil
-	}
+	delivered, err = x.send(unix.Signal(signal))
 	if err != nil {
 		return false, fmt.Errorf("signal sandbox %s: %w", id, err)
 	}
-	return true, nil
+	return delivered, nil
 }
 
-// Kill kills init, with which everything ends, and waits for the supervisor to say
-// so.
+// Kill has the supervisor kill everything and waits for it to say so.
 func (d *Driver) Kill(ctx context.Context, id string) (leftover bool, err error) {
 	x, err := d.find(id)
 	if err != nil {
@@ -80,11 +61,9 @@ func (d *Driver) Kill(ctx context.Context, id string) (leftover bool, err error)
 	case sandbox.StateExited:
 		return d.killRest(ctx, x, false)
 	}
-	// Init may be gone and its supervisor not have said so yet.
-	err = x.initRef().Signal(unix.SIGKILL)
-	wasAlive := err == nil
-	if err != nil && !errors.Is(err, pid.ErrGone) {
-		return false, fmt.Errorf("kill sandbox %s: %w", id, err)
+	wasAlive, err := x.send(unix.SIGKILL)
+	if err != nil {
+		return true, fmt.Errorf("kill sandbox %s: %w", id, err)
 	}
 	timer := time.NewTimer(killLimit)
 	defer timer.Stop()
@@ -97,7 +76,7 @@ func (d *Driver) Kill(ctx context.Context, id string) (leftover bool, err error)
 	case <-d.closing:
 		return true, records.Errorf(records.ClassUnavailable, "kill sandbox %s: %w", id, errClosed)
 	}
-	// The supervisor hangs. Without it init dies, and init's last word counts.
+	// The supervisor hangs. With it everything dies, and its last word counts.
 	x.mu.Lock()
 	supervisor := x.supervisor
 	x.mu.Unlock()

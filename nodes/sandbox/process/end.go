@@ -15,7 +15,7 @@ import (
 // The words of Exit.Source.
 const (
 	sourceSupervisor = "supervisor"
-	sourceInit       = "init"
+	sourceStatus     = "status file"
 	sourceNone       = "none"
 )
 
@@ -49,8 +49,8 @@ func (d *Driver) supervisorEnded(x *box) {
 // supervisorGone takes what a supervisor that is no more has left.
 func (d *Driver) supervisorGone(x *box) {
 	if !x.tryFinal() {
-		// The kernel is killing init, if it has not: that takes long only under load,
-		// and must not hold up the others.
+		// The kernel is killing the command, if it has not: that takes long only under
+		// load, and must not hold up the others.
 		d.tasks.Go(func() { d.takeLast(x) })
 		return
 	}
@@ -59,18 +59,19 @@ func (d *Driver) supervisorGone(x *box) {
 	x.mu.Unlock()
 }
 
-// initLimit is how long the kernel may take to kill the init of a supervisor that is
-// gone.
-const initLimit = 30 * time.Second
+// commandLimit is how long the kernel may take to kill the command of a supervisor
+// that is gone. In a PID namespace it has done so before the supervisor is gone.
+const commandLimit = 30 * time.Second
 
 // takeLast ends a sandbox whose supervisor left no final status.
 func (d *Driver) takeLast(x *box) {
+	x.readPIDs()
 	x.mu.Lock()
-	init := x.init
+	command := x.command
 	x.mu.Unlock()
-	deadline := time.Now().Add(initLimit)
-	for init.Alive() && time.Now().Before(deadline) {
-		_ = init.Signal(unix.SIGKILL)
+	deadline := time.Now().Add(commandLimit)
+	for command.Alive() && time.Now().Before(deadline) {
+		_ = command.Signal(unix.SIGKILL)
 		select {
 		case <-d.closing:
 			return
@@ -80,11 +81,11 @@ func (d *Driver) takeLast(x *box) {
 	exit := sandbox.Exit{Reason: recordv1.Reason_REASON_SANDBOX_LOST, Message: "nobody saw the command end", Source: sourceNone, At: time.Now()}
 	last, err := status.Read(x.path(fileStatus))
 	switch {
-	case err != nil, init.Alive():
+	case err != nil, command.Alive():
 	case last.State == status.Empty:
 		exit.Reason, exit.Message = recordv1.Reason_REASON_START_ERROR, "the supervisor ended before the command started"
 	case last.State.Ended():
-		exit = x.toExit(last, sourceInit)
+		exit = x.toExit(last, sourceStatus)
 	default:
 		exit.StartedAt = last.StartedAt
 	}
@@ -116,15 +117,6 @@ func (x *box) toExit(s status.Status, source string) sandbox.Exit {
 		exit.Reason, exit.Message = recordv1.Reason_REASON_SANDBOX_LOST, "the command's end was not recorded"
 	}
 	return exit
-}
-
-// startError returns the StartError of a command that never ran.
-func (x *box) startError() (*sandbox.StartError, bool) {
-	s, err := status.Read(x.path(fileStatus))
-	if err != nil || s.State != status.ExecFailed {
-		return nil, false
-	}
-	return guest.StartError(s, x.meta.Command, x.meta.Dir), true
 }
 
 var errClosed = errors.New("the driver is closed")

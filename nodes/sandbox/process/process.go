@@ -3,8 +3,9 @@
 // parent, so commands and their codes survive the daemon.
 //
 // As root a command gets namespaces of its own (processes, mounts, IPC, host name)
-// and a cgroup with its limits; otherwise it runs without both, and a limit has no
-// effect. Its files are the host's: this driver isolates, it does not protect.
+// and a cgroup with its limits. The supervisor is PID 1 of the namespace: it reaps,
+// and all ends with it. Otherwise a command runs without both, and one with a limit
+// is refused. Its files are the host's: this driver isolates, it does not protect.
 //
 // # On disk
 //
@@ -12,13 +13,14 @@
 //
 //	meta    what it is (JSON; neither environment nor command), from Create on
 //	lock    made by Start, before anything can run; locked while a supervisor lives
-//	status  init's status file (package status)
-//	pids    supervisor and init, from before the command may start
+//	control a FIFO that takes signals for the command, a byte each
+//	status  how far the command has come (package status)
+//	pids    the supervisor, from before the command may start
 //	final   the status that counts, synced, when nothing is left alive
 //
 // What a driver finds there after a restart decides: "final" is the end; a
 // supervisor that lives is waited for; one that does not has taken the command with
-// it, and then init's last word is the end, or the sandbox is lost.
+// it, and then its last word is the end, or the sandbox is lost.
 package process
 
 import (
@@ -50,6 +52,8 @@ const (
 	fileStatus = "status"
 	filePIDs   = "pids"
 	fileFinal  = "final"
+
+	fileControl = "control"
 )
 
 // Config is what the driver is made of.
@@ -109,11 +113,12 @@ type box struct {
 
 	mu      sync.Mutex
 	started bool
-	// supervisor is set while one may live; init from the start on.
-	supervisor, init pid.Ref
-	exit             sandbox.Exit
-	leftover         bool
-	logComplete      bool
+	// supervisor is set once one was started; command, which does without a PID
+	// namespace, is known when its supervisor was lost.
+	supervisor, command pid.Ref
+	exit                sandbox.Exit
+	leftover            bool
+	logComplete         bool
 
 	// ended is closed when exit is known and nothing is left alive; gone when the
 	// supervisor is no more.
@@ -298,17 +303,15 @@ func (x *box) readPIDs() bool {
 	if err != nil {
 		return false
 	}
-	lines := strings.Split(string(b), "\n")
-	if len(lines) < 2 {
+	first, second, _ := strings.Cut(string(b), "\n")
+	supervisor, err := pid.Parse(first)
+	if err != nil {
 		return false
 	}
-	supervisor, err1 := pid.Parse(lines[0])
-	init, err2 := pid.Parse(lines[1])
-	if err1 != nil || err2 != nil {
-		return false
-	}
+	// Nobody there is dead.
+	command, _ := pid.Parse(second)
 	x.mu.Lock()
-	x.supervisor, x.init = supervisor, init
+	x.supervisor, x.command = supervisor, command
 	x.mu.Unlock()
 	return true
 }

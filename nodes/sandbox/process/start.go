@@ -20,6 +20,7 @@ import (
 	recordv1 "github.com/errand-run/errand/messages/errand/record/v1"
 	"github.com/errand-run/errand/nodes/sandbox"
 	"github.com/errand-run/errand/nodes/sandbox/cgroup"
+	"github.com/errand-run/errand/nodes/sandbox/guest"
 	"github.com/errand-run/errand/nodes/sandbox/guest/pid"
 	"github.com/errand-run/errand/nodes/sandbox/guest/status"
 )
@@ -29,10 +30,8 @@ func (d *Driver) Create(_ context.Context, spec sandbox.Spec) error {
 	if err := checkSpec(spec.Spec); err != nil {
 		return err
 	}
-	if d.parent != nil {
-		if err := limitsOf(spec.Spec).Validate(); err != nil {
-			return sandbox.Permanentf(recordv1.Reason_REASON_START_ERROR, "%v", err)
-		}
+	if err := d.checkLimits(limitsOf(spec.Spec)); err != nil {
+		return sandbox.Permanentf(recordv1.Reason_REASON_START_ERROR, "%v", err)
 	}
 	if spec.ID == "" || strings.ContainsAny(spec.ID, "/\x00") || spec.ID[0] == '.' {
 		return records.Errorf(records.ClassInvalid, "create sandbox: bad id %q", spec.ID)
@@ -105,6 +104,18 @@ func checkSpec(spec *recordv1.Spec) error {
 	return nil
 }
 
+// checkLimits refuses limits that could not be held: none is ignored.
+func (d *Driver) checkLimits(limits cgroup.Limits) error {
+	if err := limits.Validate(); err != nil {
+		return err
+	}
+	err := d.parent.Enforces(limits)
+	if err != nil && !d.isolate {
+		return fmt.Errorf("%w: the node does not run as root", err)
+	}
+	return err
+}
+
 func limitsOf(spec *recordv1.Spec) cgroup.Limits {
 	return cgroup.Limits{CPUMillis: spec.GetCpuMillis(), MemoryBytes: spec.GetMemoryBytes(), Pids: spec.GetPidsLimit()}
 }
@@ -167,20 +178,19 @@ func (x *box) claimStart() (*recordv1.Spec, error) {
 	return spec, nil
 }
 
-// startedAt reads what init has reported.
+// startedAt reads what the supervisor has reported.
 func (x *box) startedAt() (time.Time, error) {
-	if start, failed := x.startError(); failed {
-		return time.Time{}, start
-	}
-	x.readPIDs()
 	s, err := status.Read(x.path(fileStatus))
-	if err == nil && !s.StartedAt.IsZero() {
+	switch {
+	case err != nil:
+	case s.State == status.ExecFailed:
+		return time.Time{}, guest.StartError(s, x.meta.Command, x.meta.Dir)
+	case !s.StartedAt.IsZero():
 		return s.StartedAt, nil
+	default:
+		err = fmt.Errorf("its state is %s", s.State)
 	}
-	if err == nil && s.State == status.Empty {
-		err = errors.New("init did not start")
-	}
-	return time.Time{}, records.Errorf(records.ClassOutcomeUnknown, "start sandbox %s: init is gone: %w", x.meta.Info.ID, err)
+	return time.Time{}, records.Errorf(records.ClassOutcomeUnknown, "start sandbox %s: the supervisor is gone: %w", x.meta.Info.ID, err)
 }
 
 // spawn starts the supervisor and watches it. It returns the pipe on which the
@@ -213,14 +223,24 @@ func (d *Driver) spawn(x *box, spec *recordv1.Spec) (notify *os.File, err error)
 		_ = notify.Close()
 		return nil, fmt.Errorf("start sandbox %s: %w", x.meta.Info.ID, err)
 	}
+	control, err := x.makeControl()
+	if err != nil {
+		_ = notify.Close()
+		_, _ = unix.Close(done[0]), unix.Close(done[1])
+		return nil, fmt.Errorf("start sandbox %s: %w", x.meta.Info.ID, err)
+	}
 	pidfd := -1
+	attr := &syscall.SysProcAttr{Setsid: true, PidFD: &pidfd}
+	if d.isolate {
+		attr.Cloneflags = unix.CLONE_NEWPID | unix.CLONE_NEWNS | unix.CLONE_NEWIPC | unix.CLONE_NEWUTS
+	}
 	child, err := syscall.ForkExec(d.config.Helper, d.arguments(x, spec, user), &syscall.ProcAttr{
 		Dir:   "/",
 		Env:   spec.GetEnv(),
-		Files: []uintptr{null.Fd(), null.Fd(), null.Fd(), notifyEnd.Fd(), uintptr(done[1]), lock.Fd()},
-		Sys:   &syscall.SysProcAttr{Setsid: true, PidFD: &pidfd},
+		Files: []uintptr{null.Fd(), null.Fd(), null.Fd(), notifyEnd.Fd(), uintptr(done[1]), lock.Fd(), uintptr(control)},
+		Sys:   attr,
 	})
-	_ = unix.Close(done[1])
+	_, _ = unix.Close(done[1]), unix.Close(control)
 	if err != nil {
 		_ = notify.Close()
 		_ = unix.Close(done[0])
@@ -245,7 +265,7 @@ func (d *Driver) arguments(x *box, spec *recordv1.Spec, user string) []string {
 	args := []string{
 		filepath.Base(d.config.Helper), "supervise", "dir=" + x.dir, "log=" + x.meta.LogDir,
 		"segment=" + strconv.FormatInt(d.config.LogSegmentBytes, 10), "segments=" + strconv.Itoa(d.config.LogSegments),
-		"isolate=" + strconv.FormatBool(d.isolate), "user=" + user, "chdir=" + x.meta.Dir,
+		"isolated=" + strconv.FormatBool(d.isolate), "user=" + user, "chdir=" + x.meta.Dir,
 	}
 	if d.parent != nil {
 		limits := limitsOf(spec)

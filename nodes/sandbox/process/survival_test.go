@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -45,21 +46,49 @@ func remove(t *testing.T, d sandbox.Driver, id string) {
 	}
 }
 
-// pids returns supervisor and init of a sandbox.
-func pids(t *testing.T, dir, id string) (supervisor, init pid.Ref) {
+func supervisorOf(t *testing.T, dir, id string) pid.Ref {
 	t.Helper()
 	b, err := os.ReadFile(filepath.Join(dir, id, "pids"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	lines := strings.Split(string(b), "\n")
-	if supervisor, err = pid.Parse(lines[0]); err == nil {
-		init, err = pid.Parse(lines[1])
-	}
+	first, _, _ := strings.Cut(string(b), "\n")
+	supervisor, err := pid.Parse(first)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return supervisor, init
+	return supervisor
+}
+
+// pids returns the supervisor of a sandbox and its command.
+func pids(t *testing.T, dir, id string) (supervisor, command pid.Ref) {
+	t.Helper()
+	supervisor = supervisorOf(t, dir, id)
+	all := children(t, supervisor)
+	if len(all) != 1 {
+		t.Fatalf("the supervisor has children %v", all)
+	}
+	return supervisor, all[0]
+}
+
+// children returns the children of a supervisor, dead ones included.
+func children(t *testing.T, supervisor pid.Ref) (all []pid.Ref) {
+	t.Helper()
+	files, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", supervisor.PID))
+	for _, file := range files {
+		// A thread may have ended.
+		b, _ := os.ReadFile(file)
+		for _, field := range strings.Fields(string(b)) {
+			number, err := strconv.Atoi(field)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if ref, err := pid.Of(number); err == nil {
+				all = append(all, ref)
+			}
+		}
+	}
+	return all
 }
 
 func TestLostSupervisorTakesTheCommandAlongAndLeavesNoCode(t *testing.T) {
@@ -70,7 +99,7 @@ func TestLostSupervisorTakesTheCommandAlongAndLeavesNoCode(t *testing.T) {
 			defer func() { _ = d.Close() }()
 			spec := specOf(t.TempDir(), "r.lost.1", "sh", "-c", "sleep 3600 & sleep 3600")
 			start(t, d, spec)
-			supervisor, init := pids(t, c.Dir, spec.ID)
+			supervisor, command := pids(t, c.Dir, spec.ID)
 			if adopted {
 				_ = d.Close()
 			}
@@ -84,8 +113,8 @@ func TestLostSupervisorTakesTheCommandAlongAndLeavesNoCode(t *testing.T) {
 			if err != nil || exit.Code != nil || exit.Reason != recordv1.Reason_REASON_SANDBOX_LOST {
 				t.Fatalf("exit %+v, %v", exit, err)
 			}
-			if init.Alive() {
-				t.Error("init lives on")
+			if command.Alive() {
+				t.Error("the command lives on")
 			}
 			if complete, err := d.Flush(bounded(t), spec.ID); err != nil || complete {
 				t.Errorf("a log without an end is complete: %v, %v", complete, err)
@@ -104,8 +133,8 @@ func TestLostSupervisorTakesTheCommandAlongByItself(t *testing.T) {
 	d := open(t, c)
 	spec := specOf(t.TempDir(), "r.alone.2", "sleep", "3600")
 	start(t, d, spec)
-	supervisor, init := pids(t, c.Dir, spec.ID)
-	fd, err := init.Open()
+	supervisor, command := pids(t, c.Dir, spec.ID)
+	fd, err := command.Open()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -115,28 +144,69 @@ func TestLostSupervisorTakesTheCommandAlongByItself(t *testing.T) {
 		t.Fatal(err)
 	}
 	if n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 10_000); n != 1 {
-		t.Errorf("init lives on: %d, %v", n, err)
+		t.Errorf("the command lives on: %d, %v", n, err)
 	}
 	d = open(t, c)
 	remove(t, d, spec.ID)
 	_ = d.Close()
 }
 
-func TestKilledInitIsAKillOfTheCommand(t *testing.T) {
+func TestKillOfTheCommandByOthersIsToldAsOne(t *testing.T) {
 	c := config(t)
 	d := open(t, c)
 	defer d.Close()
-	spec := specOf(t.TempDir(), "r.init.1", "sleep", "3600")
+	spec := specOf(t.TempDir(), "r.killed.1", "sleep", "3600")
 	start(t, d, spec)
 	defer remove(t, d, spec.ID)
-	_, init := pids(t, c.Dir, spec.ID)
-	if err := init.Signal(unix.SIGKILL); err != nil {
+	_, command := pids(t, c.Dir, spec.ID)
+	if err := command.Signal(unix.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
 	exit, err := d.Wait(bounded(t), spec.ID)
 	if err != nil || exit.Code == nil || *exit.Code != 137 || exit.Signal != 9 {
 		t.Fatalf("exit %+v, %v", exit, err)
 	}
+}
+
+// What ends other programs, a service manager's TERM to all of a service included,
+// must not lose a run.
+func TestSupervisorOutlivesSignals(t *testing.T) {
+	c := config(t)
+	d := open(t, c)
+	defer d.Close()
+	spec := specOf(t.TempDir(), "r.deaf.1", "sh", "-c", "read x < /dev/null; sleep 0.2; exit 7")
+	start(t, d, spec)
+	defer remove(t, d, spec.ID)
+	supervisor, _ := pids(t, c.Dir, spec.ID)
+	for _, number := range []unix.Signal{unix.SIGHUP, unix.SIGINT, unix.SIGQUIT, unix.SIGTERM, unix.SIGUSR1, unix.SIGPIPE} {
+		if err := supervisor.Signal(number); err != nil {
+			t.Fatal(err)
+		}
+	}
+	exit, err := d.Wait(bounded(t), spec.ID)
+	if err != nil || exit.Code == nil || *exit.Code != 7 {
+		t.Fatalf("exit %+v, %v", exit, err)
+	}
+}
+
+func TestOrphansAreReapedWhileTheCommandRuns(t *testing.T) {
+	c := config(t)
+	d := open(t, c)
+	defer d.Close()
+	spec := specOf(t.TempDir(), "r.orphans.1", "sh", "-c", "read x < /dev/null; (sleep 0.1 &); (sleep 0.1 &); sleep 3600")
+	start(t, d, spec)
+	defer remove(t, d, spec.ID)
+	supervisor := supervisorOf(t, c.Dir, spec.ID)
+	await := func(count int) {
+		t.Helper()
+		for deadline := time.Now().Add(20 * time.Second); len(children(t, supervisor)) != count; time.Sleep(time.Millisecond) {
+			if time.Now().After(deadline) {
+				t.Fatalf("the supervisor has children %v, want %d", children(t, supervisor), count)
+			}
+		}
+	}
+	await(3)
+	await(1)
 }
 
 func TestStoppedSupervisorDoesNotHoldUpKill(t *testing.T) {
@@ -146,15 +216,15 @@ func TestStoppedSupervisorDoesNotHoldUpKill(t *testing.T) {
 	spec := specOf(t.TempDir(), "r.hung.1", "sleep", "3600")
 	start(t, d, spec)
 	defer remove(t, d, spec.ID)
-	supervisor, init := pids(t, c.Dir, spec.ID)
+	supervisor, command := pids(t, c.Dir, spec.ID)
 	if err := supervisor.Signal(unix.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}
 	if leftover, err := d.Kill(bounded(t), spec.ID); err != nil || !leftover {
 		t.Fatalf("kill: %v, %v", leftover, err)
 	}
-	if init.Alive() {
-		t.Error("init lives on")
+	if command.Alive() {
+		t.Error("the command lives on")
 	}
 	exit, err := d.Wait(bounded(t), spec.ID)
 	if err != nil || exit.Code != nil {
@@ -266,11 +336,37 @@ func TestCommandSeesOnlyItself(t *testing.T) {
 		}
 		got = append(got, strings.TrimSpace(string(chunk.Data)))
 	}
-	// init, the shell, ls and wc; nobody; three streams and the directory.
+	// The supervisor, the shell, ls and wc; nobody; three streams and the directory.
 	if len(got) != 3 || got[0] != "4" || got[1] != "65534" || got[2] != "4" {
 		t.Errorf("got %q", got)
 	}
 	remove(t, d, spec.ID)
+}
+
+// A limit that nobody would hold is not ignored. Run without root by TestWithoutRoot.
+func TestLimitsThatCanNotBeEnforcedAreRefused(t *testing.T) {
+	c, root := config(t), t.TempDir()
+	if os.Geteuid() == 0 {
+		// What a host without cgroups has there.
+		c.CgroupRoot = t.TempDir()
+	}
+	d := open(t, c)
+	defer d.Close()
+	for name, limit := range map[string]func(*recordv1.Spec){
+		"memory": func(s *recordv1.Spec) { s.MemoryBytes = 64 << 20 },
+		"cpu":    func(s *recordv1.Spec) { s.CpuMillis = 500 },
+		"pids":   func(s *recordv1.Spec) { s.PidsLimit = 40 },
+	} {
+		t.Run(name, func(t *testing.T) {
+			spec := specOf(root, "r.limit."+name, "true")
+			limit(spec.Spec)
+			err := d.Create(bounded(t), spec)
+			start, ok := err.(*sandbox.StartError)
+			if !ok || !start.Permanent || start.Reason != recordv1.Reason_REASON_START_ERROR || !strings.Contains(start.Message, "the "+name+" limit") {
+				t.Errorf("got %v", err)
+			}
+		})
+	}
 }
 
 // The same without root, in a process of its own.
@@ -293,7 +389,7 @@ func TestWithoutRoot(t *testing.T) {
 	if err := os.WriteFile(binary, self, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.Command(binary, "-test.run", "^(TestConformance|TestLostSupervisor.*|TestManySurvivors.*)$", "-test.timeout", "120s")
+	cmd := exec.Command(binary, "-test.run", "^(TestConformance|TestLostSupervisor.*|TestManySurvivors.*|TestLimits.*|TestKillOf.*|TestStopped.*|TestSupervisorOutlives.*|TestOrphans.*)$", "-test.timeout", "120s")
 	cmd.Dir = dir
 	cmd.Env = append(os.Environ(), "TMPDIR="+dir, guesttest.Env+"="+config(t).Helper, "HOME="+dir)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}

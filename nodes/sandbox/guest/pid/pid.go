@@ -25,29 +25,41 @@ var ErrGone = errors.New("process is gone")
 
 // Of returns the name of a process that exists, zombie or not.
 func Of(pid int) (Ref, error) {
-	ref, _, err := stat(pid)
+	ref, _, err := stat(strconv.Itoa(pid))
+	return ref, err
+}
+
+// Self returns the name of this process as it is in the PID namespace that /proc
+// shows.
+func Self() (Ref, error) {
+	ref, _, err := stat("self")
 	return ref, err
 }
 
 // stat reads what /proc says of a process.
-func stat(pid int) (ref Ref, state byte, err error) {
-	b, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
+func stat(pid string) (ref Ref, state byte, err error) {
+	b, err := os.ReadFile("/proc/" + pid + "/stat")
 	if errors.Is(err, os.ErrNotExist) || errors.Is(err, unix.ESRCH) {
 		return Ref{}, 0, ErrGone
 	}
 	if err != nil {
-		return Ref{}, 0, fmt.Errorf("look up process %d: %w", pid, err)
+		return Ref{}, 0, fmt.Errorf("look up process %s: %w", pid, err)
 	}
 	// The name in parentheses may hold anything; fields are counted after it.
 	fields := bytes.Fields(b[bytes.LastIndexByte(b, ')')+1:])
 	if len(fields) < 20 {
-		return Ref{}, 0, fmt.Errorf("look up process %d: %d fields", pid, len(fields))
+		return Ref{}, 0, fmt.Errorf("look up process %s: %d fields", pid, len(fields))
+	}
+	number, _, _ := bytes.Cut(b, []byte(" "))
+	self, err := strconv.Atoi(string(number))
+	if err != nil {
+		return Ref{}, 0, fmt.Errorf("look up process %s: %w", pid, err)
 	}
 	start, err := strconv.ParseUint(string(fields[19]), 10, 64)
 	if err != nil {
-		return Ref{}, 0, fmt.Errorf("look up process %d: %w", pid, err)
+		return Ref{}, 0, fmt.Errorf("look up process %s: %w", pid, err)
 	}
-	return Ref{PID: pid, Start: start}, fields[0][0], nil
+	return Ref{PID: self, Start: start}, fields[0][0], nil
 }
 
 // String returns the form that Parse reads: "PID START".
@@ -68,7 +80,7 @@ func Parse(s string) (Ref, error) {
 
 // Alive tells whether this very process still runs; a zombie does not.
 func (r Ref) Alive() bool {
-	ref, state, err := stat(r.PID)
+	ref, state, err := stat(strconv.Itoa(r.PID))
 	return err == nil && ref == r && state != 'Z' && state != 'X'
 }
 

@@ -29,7 +29,6 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"hash/crc32"
 	"io"
 	"os"
 	"strconv"
@@ -133,7 +132,19 @@ func (s Status) ExitCode() int {
 	return s.Value
 }
 
-var table = crc32.MakeTable(crc32.Castagnoli)
+// checksum is CRC-32C bit by bit: a table takes longer to make than the few lines of
+// a process's life take to sum.
+func checksum(b []byte) uint32 {
+	const reversed = 0x82f63b78
+	sum := ^uint32(0)
+	for _, c := range b {
+		sum ^= uint32(c)
+		for range 8 {
+			sum = sum>>1 ^ reversed&-(sum&1)
+		}
+	}
+	return ^sum
+}
 
 // encodeSlot returns the slot's bytes, padded to SlotSize.
 func (s Status) encodeSlot() []byte {
@@ -149,7 +160,7 @@ func (s Status) encodeSlot() []byte {
 	b = append(strconv.AppendInt(b, nanos(s.At), 10), ' ')
 	b = append(strconv.AppendInt(b, int64(s.OOMKills), 10), ' ')
 	b = append(b, s.flags()+" "...)
-	sum := strconv.FormatUint(uint64(crc32.Checksum(b, table)), 16)
+	sum := strconv.FormatUint(uint64(checksum(b)), 16)
 	b = append(b, strings.Repeat("0", 8-len(sum))+sum+"\n"...)
 	return append(b, make([]byte, SlotSize-len(b))...)
 }
@@ -226,7 +237,7 @@ func decodeSlot(b []byte) (Status, bool) {
 	}
 	last := len(line) - len(fields[8])
 	sum, err := strconv.ParseUint(fields[8], 16, 32)
-	if err != nil || len(fields[8]) != 8 || uint32(sum) != crc32.Checksum(b[:last], table) {
+	if err != nil || len(fields[8]) != 8 || uint32(sum) != checksum(b[:last]) {
 		return Status{}, false
 	}
 	var s Status
