@@ -23,6 +23,10 @@ const (
 	// StartingSyncMax is how long it may take to journal "starting"; beyond it the
 	// placement is given up, since the world may have moved on meanwhile.
 	StartingSyncMax = time.Second
+	// LastWordMax is how long a create that the start deadline breaks off may take to
+	// say what held it up.
+	LastWordMax = 500 * time.Millisecond
+
 	// StartSlotPatience is how long a sandbox under creation counts against the
 	// starts in flight: after that it waits for the network, not for a core.
 	StartSlotPatience = 5 * time.Second

@@ -104,7 +104,7 @@ func stoppedByUs(entry *recordv1.JournalEntry, exit *recordv1.Exit) bool {
 }
 
 func (m *Machine) endTimers(p *placement) {
-	for _, name := range []string{"timeout/", "grace/", "kill/", "exit/", "wait/", "inquire/"} {
+	for _, name := range []string{"timeout/", "grace/", "kill/", "exit/", "wait/", "inquire/", "overdue/"} {
 		m.cancel(name + p.id)
 	}
 }
@@ -140,7 +140,8 @@ func (m *Machine) void(p *placement, v *recordv1.Void) {
 	p.entry.State = recordv1.JournalState_JOURNAL_STATE_VOID
 	p.entry.Void = v
 	m.dequeue(p)
-	if p.creating {
+	m.cancel("overdue/" + p.id)
+	if p.creating && p.overdue == nil {
 		m.emit(AbandonCreate{Driver: p.entry.GetDriver(), ID: p.id})
 	}
 	m.persist(p, func() {

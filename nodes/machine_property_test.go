@@ -166,11 +166,15 @@ func (c *chaos) wish(r *modelRun, desired recordv1.Desired, force bool) {
 	if !r.placed || r.assignment.GetDesired() == recordv1.Desired_DESIRED_STOP {
 		return
 	}
+	reason := recordv1.Reason_REASON_CANCELED
+	if desired == recordv1.Desired_DESIRED_STOP_IF_NOT_STARTED {
+		reason = recordv1.Reason_REASON_START_DEADLINE
+	}
 	r.assignment = proto.CloneOf(r.assignment)
-	r.assignment.Desired, r.assignment.StopReason, r.assignment.StopForce = desired, recordv1.Reason_REASON_CANCELED, force
+	r.assignment.Desired, r.assignment.StopReason, r.assignment.StopForce = desired, reason, force
 	c.putAssignment(r)
 	c.mail = append(c.mail, &actorv1.Stop{
-		Run: r.id, Attempt: r.attempt, Placement: r.placement, Desired: desired, Reason: recordv1.Reason_REASON_CANCELED, Force: force,
+		Run: r.id, Attempt: r.attempt, Placement: r.placement, Desired: desired, Reason: reason, Force: force,
 	})
 }
 

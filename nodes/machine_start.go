@@ -71,6 +71,7 @@ func (m *Machine) startable(p *placement) bool {
 
 func (m *Machine) create(p *placement) {
 	p.creating, p.mayExist, p.slot = true, true, true
+	p.creatingFrom = m.now.Mono
 	m.creating++
 	m.slots++
 	m.after("slot/"+p.id, StartSlotPatience, func() {
@@ -137,7 +138,14 @@ func (m *Machine) createdOrNot(p *placement, err error) {
 		return
 	}
 	if err != nil {
-		m.void(p, voidOf(err))
+		m.log(actors.LogWarn, "sandbox can not be created", "run", p.key.Run, "sandbox", p.id, "error", err.Error())
+	}
+	if p.overdue != nil {
+		m.void(p, lastWord(p, err))
+		return
+	}
+	if err != nil {
+		m.void(p, voidOf(p.id, err))
 		return
 	}
 	p.entry.State = recordv1.JournalState_JOURNAL_STATE_STARTING
@@ -146,13 +154,13 @@ func (m *Machine) createdOrNot(p *placement, err error) {
 }
 
 // voidOf says why a sandbox that never started can not be.
-func voidOf(err error) *recordv1.Void {
+func voidOf(id string, err error) *recordv1.Void {
 	var start *sandbox.StartError
 	if errors.As(err, &start) {
 		return &recordv1.Void{Reason: start.Reason, Message: clip(start.Message), Permanent: start.Permanent}
 	}
 	return &recordv1.Void{
-		Reason: recordv1.Reason_REASON_START_ERROR, Message: clip("create sandbox: " + err.Error()),
+		Reason: recordv1.Reason_REASON_START_ERROR, Message: clip("create sandbox: " + strings.TrimPrefix(sandbox.Cause(err), "create sandbox "+id+": ")),
 		Permanent: records.ClassOf(err) == records.ClassInvalid,
 	}
 }
@@ -190,7 +198,7 @@ func (m *Machine) startAnswered(p *placement, result SandboxResult) {
 	case result.Err == nil:
 		m.running(p, result.StartedAt)
 	case errors.As(result.Err, &refused) && !refused.Permanent:
-		m.voidUnstarted(p, voidOf(result.Err))
+		m.voidUnstarted(p, voidOf(p.id, result.Err))
 	case errors.As(result.Err, &refused):
 		m.exit(p, &recordv1.Exit{Reason: refused.Reason, Message: clip(refused.Message)})
 	default:

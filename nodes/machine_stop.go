@@ -1,11 +1,15 @@
 package nodes
 
 import (
+	"context"
+	"errors"
 	"syscall"
 	"time"
 
 	"github.com/errand-run/errand/actors"
+	"github.com/errand-run/errand/cluster/records"
 	recordv1 "github.com/errand-run/errand/messages/errand/record/v1"
+	"github.com/errand-run/errand/nodes/sandbox"
 )
 
 // stopWish is why and how a placement shall end.
@@ -27,7 +31,7 @@ func (m *Machine) stop(p *placement, wish stopWish) {
 	switch {
 	case p.ended():
 	case !p.startCalled && !p.started() && !p.recovered:
-		m.voidUnstarted(p, &recordv1.Void{Reason: wish.reason, Message: wish.message})
+		m.giveUp(p, wish)
 	case wish.onlyBeforeStart:
 		// The run seems not to have heard that it has started.
 		m.remind(p)
@@ -38,6 +42,51 @@ func (m *Machine) stop(p *placement, wish stopWish) {
 	default:
 		m.stopRunning(p, wish)
 	}
+}
+
+// giveUp makes a void of a placement that has not come to its start. One that the
+// start deadline ends says what held it up; a create is broken off and heard out
+// for a moment, for it knows best.
+func (m *Machine) giveUp(p *placement, wish stopWish) {
+	void := &recordv1.Void{Reason: wish.reason, Message: wish.message}
+	late := wish.reason == recordv1.Reason_REASON_START_DEADLINE
+	switch {
+	case late && p.overdue != nil:
+	case late && p.creating:
+		p.overdue = &recordv1.Void{Message: m.stillCreating(p)}
+		m.emit(AbandonCreate{Driver: p.entry.GetDriver(), ID: p.id})
+		m.after("overdue/"+p.id, LastWordMax, func() { m.void(p, p.overdue) })
+	case late && p.queued:
+		m.void(p, &recordv1.Void{Message: m.stillQueued(p)})
+	default:
+		m.voidUnstarted(p, void)
+	}
+}
+
+// lastWord is the void of a placement whose create was broken off by the start
+// deadline: the cause that the create gives, if it has one of its own.
+func lastWord(p *placement, err error) *recordv1.Void {
+	var start *sandbox.StartError
+	brokenOff := errors.Is(err, context.Canceled) || records.ClassOf(err) == records.ClassDeadline
+	if errors.As(err, &start) || err != nil && !brokenOff {
+		return voidOf(p.id, err)
+	}
+	return p.overdue
+}
+
+func (m *Machine) stillCreating(p *placement) string {
+	what := "sandbox"
+	if image := p.assignment.GetSpec().GetImage(); image != "" {
+		what += " of image " + image
+	}
+	return clip("still creating the " + what + " after " + (m.now.Mono - p.creatingFrom).Round(time.Second).String())
+}
+
+func (m *Machine) stillQueued(p *placement) string {
+	if !m.startable(p) {
+		return "an earlier sandbox of the run is not gone yet"
+	}
+	return "too many sandboxes are being created"
 }
 
 // voidUnstarted makes a void of a placement whose start was not called, or was

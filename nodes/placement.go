@@ -30,8 +30,13 @@ type placement struct {
 	creating    bool
 	mayExist    bool
 	startCalled bool
-	syncingFrom time.Duration
-	withdrawn   *recordv1.Void
+	// creatingFrom and syncingFrom are on the monotonic clock.
+	creatingFrom time.Duration
+	syncingFrom  time.Duration
+	withdrawn    *recordv1.Void
+	// overdue is set when the start deadline passed while it was being created: what
+	// is told unless the create itself says why.
+	overdue *recordv1.Void
 
 	// The stop. A wish that comes while the start is under way waits for it.
 	wish      *stopWish

@@ -114,11 +114,13 @@ func startDeadlineOutcome(run *recordv1.Run) (recordv1.Status, recordv1.Reason, 
 }
 
 // isCause tells whether a void says why the command could not be started, rather
-// than that a wish was heard.
+// than that a wish was heard. What held a run up counts against the start deadline,
+// not against a wish of somebody's.
 func isCause(void *recordv1.Void, wish *recordv1.Wish) bool {
 	switch void.GetReason() {
 	case recordv1.Reason_REASON_UNSPECIFIED:
-		return void.GetMessage() != "" && wish == nil
+		byDeadline := wish.GetReason() == recordv1.Reason_REASON_START_DEADLINE
+		return void.GetMessage() != "" && (wish == nil || byDeadline)
 	case recordv1.Reason_REASON_CANCELED, recordv1.Reason_REASON_START_DEADLINE, recordv1.Reason_REASON_TIMEOUT:
 		return false
 	default:

@@ -309,6 +309,9 @@ func TestVoidOfTheCurrentPlacement(t *testing.T) {
 		{"canceled", wish(recordv1.Reason_REASON_CANCELED), &recordv1.Void{Reason: recordv1.Reason_REASON_CANCELED, Message: "stopped"}, changeEnd, recordv1.Status_STATUS_CANCELED, recordv1.Reason_REASON_CANCELED, "canceled by ann before the command was started", ""},
 		{"canceled by nobody known", &recordv1.Wish{Reason: recordv1.Reason_REASON_CANCELED}, &recordv1.Void{}, changeEnd, recordv1.Status_STATUS_CANCELED, recordv1.Reason_REASON_CANCELED, "canceled before the command was started", ""},
 		{"start deadline, the echo of the wish", wish(recordv1.Reason_REASON_START_DEADLINE), &recordv1.Void{Reason: recordv1.Reason_REASON_START_DEADLINE, Message: "stopped"}, changeEnd, recordv1.Status_STATUS_TIMED_OUT, recordv1.Reason_REASON_START_DEADLINE, "not started within 5m", ""},
+		{"start deadline, what held it up", wish(recordv1.Reason_REASON_START_DEADLINE), &recordv1.Void{Message: "still creating the sandbox after 5m0s"}, changeEnd, recordv1.Status_STATUS_FAILED, recordv1.Reason_REASON_START_DEADLINE, "not started within 5m: node n1: still creating the sandbox after 5m0s", ""},
+		{"start deadline, the last cause", wish(recordv1.Reason_REASON_START_DEADLINE), &recordv1.Void{Reason: recordv1.Reason_REASON_IMAGE_PULL, Message: "still pulling image x"}, changeEnd, recordv1.Status_STATUS_FAILED, recordv1.Reason_REASON_IMAGE_PULL, "not started within 5m: node n1: still pulling image x", ""},
+		{"canceled, what held it up", wish(recordv1.Reason_REASON_CANCELED), &recordv1.Void{Message: "still creating the sandbox after 5m0s"}, changeEnd, recordv1.Status_STATUS_CANCELED, recordv1.Reason_REASON_CANCELED, "canceled by ann before the command was started", ""},
 		{"timeout", wish(recordv1.Reason_REASON_TIMEOUT), &recordv1.Void{}, changeEnd, recordv1.Status_STATUS_TIMED_OUT, recordv1.Reason_REASON_TIMEOUT, "the timeout of 1m has passed", ""},
 	}
 	for _, c := range cases {

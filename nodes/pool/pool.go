@@ -298,7 +298,7 @@ func (p *Pool) call(ctx context.Context, op nodes.SandboxOp) nodes.SandboxResult
 
 func create(ctx context.Context, driver sandbox.Driver, spec sandbox.Spec) error {
 	if err := os.MkdirAll(spec.LogDir, logDirMode); err != nil {
-		return sandbox.Transientf(recordv1.Reason_REASON_START_ERROR, "make the log directory: %v", err)
+		return sandbox.Transientf(recordv1.Reason_REASON_START_ERROR, "make the log directory: %s", sandbox.Cause(err))
 	}
 	return driver.Create(ctx, spec)
 }
