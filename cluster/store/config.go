@@ -31,6 +31,9 @@ const (
 	// CloseTimeout is how long Close waits for what is under way, all in all.
 	CloseTimeout = 10 * time.Second
 
+	// sendMin is how much of its time a transaction must have left to be sent: with
+	// less its outcome would be unknown, where it is certain without.
+	sendMin = 100 * time.Millisecond
 	// readAttemptTimeout bounds one try of a read, so that a silent server leaves
 	// time for another.
 	readAttemptTimeout = 2 * time.Second

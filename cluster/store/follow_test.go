@@ -277,7 +277,8 @@ func TestFollowNoticesASilentWatch(t *testing.T) {
 	}
 }
 
-// deaf is a watcher whose first watches stop hearing when they are told to.
+// deaf is a watcher whose first watch stops hearing when it is told to. Its channel
+// never ends, whatever becomes of the watch's context.
 type deaf struct {
 	clientv3.Watcher
 	mu      sync.Mutex
@@ -296,7 +297,6 @@ func (d *deaf) Watch(ctx context.Context, key string, options ...clientv3.OpOpti
 	}
 	passed := make(chan clientv3.WatchResponse)
 	d.forward.Go(func() {
-		defer close(passed)
 		for response := range heard {
 			select {
 			case <-silent:

@@ -147,7 +147,7 @@ func (s *Store) carry(p *pending) records.Result {
 	if p.expired() {
 		return records.Result{Err: records.Errorf(records.ClassDeadline, "transaction was not sent: %w", p.caller.Err())}
 	}
-	if !time.Now().Before(p.deadline) {
+	if time.Until(p.deadline) < sendMin {
 		return records.Result{Err: records.Errorf(records.ClassUnavailable, "transaction was not sent within %v", OpTimeout)}
 	}
 	parent := p.caller
