@@ -22,18 +22,9 @@ import (
 	"github.com/errand-run/errand/nodes/sandbox/guest/status"
 )
 
-// The files of a supervisor in the sandbox's directory; package process reads them.
-const (
-	// fileStatus is the status file, preallocated by the driver.
-	fileStatus = "status"
-	// fileFinal is the status that counts, written once, when nothing is left alive
-	// and the log has its end mark.
-	fileFinal = "final"
-	// filePIDs has a line for the supervisor, in the form of package pid, from before
-	// the command may start. Without a PID namespace a line for the command follows
-	// it when that has started.
-	filePIDs = "pids"
-)
+// suffixStatus follows the sandbox's path in the name of its status file, which the
+// driver preallocates.
+const suffixStatus = ".status"
 
 // The descriptors that the driver gives a supervisor.
 const (
@@ -42,8 +33,10 @@ const (
 	fdNotify = 3 + iota
 	// fdDone is closed when the final status is on disk.
 	fdDone
-	// fdLock holds a lock of the sandbox's directory while a supervisor lives.
-	fdLock
+	// fdMeta is the sandbox's file "meta", open for appending and locked while a
+	// supervisor lives. It appends a line for itself, in the form of package pid, before
+	// the command may start and, without a PID namespace, one for the command after.
+	fdMeta
 	// fdControl is a FIFO, open for both directions so that it has no end. Each byte
 	// that comes is the number of a signal for the command; SIGKILL is for all of its
 	// processes.
@@ -56,10 +49,11 @@ const endLimit = 10 * time.Second
 // superviseOptions are the arguments of the supervise mode, as NAME=VALUE, up to --
 // and the command. The environment is the command's own.
 type superviseOptions struct {
-	// dir is the sandbox's directory, logDir that of its log.
-	dir, logDir string
-	segment     int64
-	segments    int
+	// path is what the names of the sandbox's files begin with, logDir the directory of
+	// its log.
+	path, logDir string
+	segment      int64
+	segments     int
 	// isolated tells that the driver made this process PID 1 of new namespaces.
 	isolated bool
 	// cgroupRoot, parent and id name the group; none is made without a parent.
@@ -76,8 +70,8 @@ func parseSupervise(args []string) (o superviseOptions, err error) {
 		}
 		name, value, _ := strings.Cut(arg, "=")
 		switch name {
-		case "dir":
-			o.dir = value
+		case "path":
+			o.path = value
 		case "log":
 			o.logDir = value
 		case "segment":
@@ -111,8 +105,8 @@ func parseSupervise(args []string) (o superviseOptions, err error) {
 			return o, fmt.Errorf("argument %s: %w", name, err)
 		}
 	}
-	if o.dir == "" || o.logDir == "" || len(o.command.args) == 0 {
-		return o, errors.New("dir, log and a command are needed")
+	if o.path == "" || o.logDir == "" || len(o.command.args) == 0 {
+		return o, errors.New("path, log and a command are needed")
 	}
 	return o, nil
 }
@@ -167,7 +161,7 @@ func (s *supervisor) prepare() error {
 	// Before /proc becomes that of the new namespace, in which this process is 1.
 	self, err := pid.Self()
 	if err == nil {
-		err = s.writePIDs(self)
+		err = appendName(self)
 	}
 	if err != nil {
 		return err
@@ -175,7 +169,7 @@ func (s *supervisor) prepare() error {
 	if s.log, err = logs.Create(s.logDir, logs.WriterOptions{SegmentBytes: s.segment, Segments: s.segments}); err != nil {
 		return err
 	}
-	if s.file, err = status.Open(filepath.Join(s.dir, fileStatus)); err != nil {
+	if s.file, err = status.Open(s.path + suffixStatus); err != nil {
 		return err
 	}
 	if s.parent == "" {
@@ -230,18 +224,10 @@ func defaultActions(signals ...unix.Signal) error {
 	return nil
 }
 
-func (s *supervisor) writePIDs(refs ...pid.Ref) error {
-	var b []byte
-	for _, ref := range refs {
-		b = append(append(b, ref.String()...), '\n')
-	}
-	path := filepath.Join(s.dir, filePIDs)
-	err := os.WriteFile(path+".new", b, 0o600)
-	if err == nil {
-		err = os.Rename(path+".new", path)
-	}
-	if err != nil {
-		return fmt.Errorf("write pids: %w", err)
+// appendName adds the name of a process to the file meta.
+func appendName(ref pid.Ref) error {
+	if _, err := unix.Write(fdMeta, []byte(ref.String()+"\n")); err != nil {
+		return fmt.Errorf("write name of process: %w", err)
 	}
 	return nil
 }
@@ -323,15 +309,11 @@ func (s *supervisor) nameCommand() error {
 	if s.isolated {
 		return nil
 	}
-	self, err := pid.Self()
-	if err != nil {
-		return err
-	}
 	command, err := pid.Of(s.process.id)
 	if err != nil {
 		return err
 	}
-	return s.writePIDs(self, command)
+	return appendName(command)
 }
 
 // follow carries output and signals until the command has ended.
@@ -409,7 +391,11 @@ func (s *supervisor) finish(last status.Status) error {
 	drained := s.pump == nil || s.pump.DrainToEnd(logger.FlushLimit)
 	last.LogIncomplete = !s.log.End(drained)
 	s.log.Close()
-	err := status.Replace(filepath.Join(s.dir, fileFinal), last)
+	last.Final = true
+	err := s.file.Write(last)
+	if err == nil {
+		err = s.file.Sync()
+	}
 	_ = unix.Close(fdDone)
 	if s.group != nil {
 		// What stays is swept by the driver.

@@ -171,6 +171,10 @@ func TestFlushDoesNotWaitForAHungLogger(t *testing.T) {
 	if err := p.cmd.Process.Signal(unix.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}
+	var state unix.WaitStatus
+	if _, err := unix.Wait4(p.cmd.Process.Pid, &state, unix.WUNTRACED, nil); err != nil || !state.Stopped() {
+		t.Fatalf("stop: %v, %v", state, err)
+	}
 	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 	defer cancel()
 	begun := time.Now()

@@ -21,8 +21,8 @@ const (
 
 // tryFinal takes the supervisor's final status if it is there.
 func (x *box) tryFinal() bool {
-	final, err := status.Read(x.path(fileFinal))
-	if err != nil || final.State == status.Empty {
+	final, err := status.Read(x.path(fileStatus))
+	if err != nil || !final.Final {
 		return false
 	}
 	x.mu.Lock()

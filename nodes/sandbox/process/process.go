@@ -9,21 +9,26 @@
 //
 // # On disk
 //
-// A sandbox is a directory below Config.Dir, named by its id:
+// A sandbox is three files in Config.Dir, named ID.NAME:
 //
-//	meta    what it is (JSON; neither environment nor command), from Create on
-//	lock    made by Start, before anything can run; locked while a supervisor lives
-//	control a FIFO that takes signals for the command, a byte each
-//	status  how far the command has come (package status)
-//	pids    the supervisor, from before the command may start
-//	final   the status that counts, synced, when nothing is left alive
+//	status   how far the command has come (package status), preallocated. Its final
+//	         slot is synced: nothing is left alive then, and the log has its end
+//	meta     a line of JSON that says what it is (neither environment nor command),
+//	         then one that names the supervisor, from before the command may start;
+//	         locked while a supervisor lives
+//	control  a FIFO that takes signals for the command, a byte each; made by Start
+//	         before anything can run
 //
-// What a driver finds there after a restart decides: "final" is the end; a
+// What a driver finds there after a restart decides: a final status is the end; a
 // supervisor that lives is waited for; one that does not has taken the command with
 // it, and then its last word is the end, or the sandbox is lost.
+//
+// Files are few since making and removing them is a good part of a short command's
+// price.
 package process
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -47,18 +52,14 @@ import (
 const Name = "process"
 
 const (
-	fileMeta   = "meta"
-	fileLock   = "lock"
-	fileStatus = "status"
-	filePIDs   = "pids"
-	fileFinal  = "final"
-
-	fileControl = "control"
+	fileMeta    = ".meta"
+	fileStatus  = ".status"
+	fileControl = ".control"
 )
 
 // Config is what the driver is made of.
 type Config struct {
-	// Dir holds the sandboxes' directories; it is made.
+	// Dir holds the sandboxes' files and nothing else; it is made.
 	Dir string
 	// NodeUUID names the node's parent cgroup, unless CgroupParent does.
 	NodeUUID     string
@@ -105,7 +106,8 @@ type meta struct {
 // box is a sandbox.
 type box struct {
 	meta meta
-	dir  string
+	// base is what the paths of its files begin with.
+	base string
 	// group is nil without cgroups.
 	group *cgroup.Group
 	// spec is nil once the sandbox was started, and after a restart.
@@ -193,7 +195,7 @@ func (d *Driver) find(id string) (*box, error) {
 
 func (d *Driver) newBox(m meta) *box {
 	x := &box{
-		meta: m, dir: filepath.Join(d.config.Dir, m.Info.ID),
+		meta: m, base: filepath.Join(d.config.Dir, m.Info.ID),
 		ended: make(chan struct{}), gone: make(chan struct{}),
 	}
 	if d.parent != nil {
@@ -202,7 +204,7 @@ func (d *Driver) newBox(m meta) *box {
 	return x
 }
 
-func (x *box) path(name string) string { return filepath.Join(x.dir, name) }
+func (x *box) path(file string) string { return x.base + file }
 
 func closed(c chan struct{}) bool {
 	select {
@@ -227,34 +229,47 @@ func (d *Driver) adoptAll() error {
 		return err
 	}
 	for _, e := range entries {
-		if !e.IsDir() {
+		id, isMeta := strings.CutSuffix(e.Name(), fileMeta)
+		if !isMeta {
 			continue
 		}
-		dir := filepath.Join(d.config.Dir, e.Name())
-		var m meta
-		b, err := os.ReadFile(filepath.Join(dir, fileMeta))
-		if err == nil {
-			err = json.Unmarshal(b, &m)
-		}
-		if err != nil || m.Info.ID != e.Name() {
-			// Create was cut: nothing has been started.
-			if err := os.RemoveAll(dir); err != nil {
-				return err
-			}
+		m, err := readMeta(filepath.Join(d.config.Dir, e.Name()))
+		if err != nil || m.Info.ID != id {
 			continue
 		}
-		x := d.newBox(m)
-		d.boxes[m.Info.ID] = x
+		d.boxes[id] = d.newBox(m)
+	}
+	for _, e := range entries {
+		id := strings.TrimSuffix(e.Name(), filepath.Ext(e.Name()))
+		if d.boxes[id] != nil || e.IsDir() {
+			continue
+		}
+		// Create was cut, and nothing has been started; or Remove, and nothing is alive.
+		if err := os.Remove(filepath.Join(d.config.Dir, e.Name())); err != nil {
+			return err
+		}
+	}
+	for id, x := range d.boxes {
 		if err := d.adopt(x); err != nil {
-			return fmt.Errorf("adopt sandbox %s: %w", m.Info.ID, err)
+			return fmt.Errorf("adopt sandbox %s: %w", id, err)
 		}
 	}
 	return nil
 }
 
+// readMeta reads the first line of a sandbox's file meta.
+func readMeta(path string) (m meta, err error) {
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return meta{}, err
+	}
+	line, _, _ := bytes.Cut(b, []byte("\n"))
+	return m, json.Unmarshal(line, &m)
+}
+
 // adopt finds out how far a sandbox has come.
 func (d *Driver) adopt(x *box) error {
-	if _, err := os.Stat(x.path(fileLock)); errors.Is(err, os.ErrNotExist) {
+	if _, err := os.Lstat(x.path(fileControl)); errors.Is(err, os.ErrNotExist) {
 		return nil
 	}
 	x.started = true
@@ -299,26 +314,28 @@ func (x *box) awaitPIDs(thisBoot bool) (alive bool, err error) {
 }
 
 func (x *box) readPIDs() bool {
-	b, err := os.ReadFile(x.path(filePIDs))
+	b, err := os.ReadFile(x.path(fileMeta))
 	if err != nil {
 		return false
 	}
-	first, second, _ := strings.Cut(string(b), "\n")
-	supervisor, err := pid.Parse(first)
-	if err != nil {
-		return false
+	lines := strings.Split(string(b), "\n")
+	// What follows the last line break is empty or torn.
+	lines = lines[1:max(1, len(lines)-1)]
+	var refs [2]pid.Ref
+	for i := range min(len(lines), len(refs)) {
+		if refs[i], err = pid.Parse(lines[i]); err != nil {
+			return false
+		}
 	}
-	// Nobody there is dead.
-	command, _ := pid.Parse(second)
 	x.mu.Lock()
-	x.supervisor, x.command = supervisor, command
-	x.mu.Unlock()
-	return true
+	defer x.mu.Unlock()
+	x.supervisor, x.command = refs[0], refs[1]
+	return len(lines) > 0
 }
 
 // locked tells whether a supervisor holds the lock.
 func (x *box) locked() bool {
-	f, err := os.Open(x.path(fileLock))
+	f, err := os.Open(x.path(fileMeta))
 	if err != nil {
 		return false
 	}

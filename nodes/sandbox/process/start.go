@@ -25,7 +25,7 @@ import (
 	"github.com/errand-run/errand/nodes/sandbox/guest/status"
 )
 
-// Create prepares the sandbox's directory.
+// Create prepares the sandbox's files.
 func (d *Driver) Create(_ context.Context, spec sandbox.Spec) error {
 	if err := checkSpec(spec.Spec); err != nil {
 		return err
@@ -53,7 +53,7 @@ func (d *Driver) Create(_ context.Context, spec sandbox.Spec) error {
 	d.boxes[spec.ID] = x
 	d.mu.Unlock()
 	if err := x.make(); err != nil {
-		_ = os.RemoveAll(x.dir)
+		_ = x.removeFiles()
 		d.mu.Lock()
 		delete(d.boxes, spec.ID)
 		d.mu.Unlock()
@@ -67,17 +67,11 @@ func (x *box) make() error {
 	if err != nil {
 		return err
 	}
-	if err := os.Mkdir(x.dir, 0o700); err != nil {
-		return err
-	}
 	if err := status.Create(x.path(fileStatus), os.Geteuid(), os.Getegid()); err != nil {
 		return err
 	}
-	// Last, and whole: a directory without it was never complete.
-	if err := os.WriteFile(x.path(fileMeta+".new"), b, 0o600); err != nil {
-		return err
-	}
-	return os.Rename(x.path(fileMeta+".new"), x.path(fileMeta))
+	// Last: without it there is no sandbox.
+	return os.WriteFile(x.path(fileMeta), append(b, '\n'), 0o600)
 }
 
 // checkSpec refuses what no try could start. It quotes no variable's value.
@@ -200,12 +194,12 @@ func (d *Driver) spawn(x *box, spec *recordv1.Spec) (notify *os.File, err error)
 	if err != nil {
 		return nil, sandbox.Permanentf(recordv1.Reason_REASON_START_ERROR, "%v", err)
 	}
-	lock, err := os.OpenFile(x.path(fileLock), os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
+	meta, err := os.OpenFile(x.path(fileMeta), os.O_RDWR|os.O_APPEND, 0)
 	if err != nil {
 		return nil, fmt.Errorf("start sandbox %s: %w", x.meta.Info.ID, err)
 	}
-	defer lock.Close()
-	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+	defer meta.Close()
+	if err := unix.Flock(int(meta.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
 		return nil, fmt.Errorf("start sandbox %s: lock: %w", x.meta.Info.ID, err)
 	}
 	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
@@ -237,7 +231,7 @@ func (d *Driver) spawn(x *box, spec *recordv1.Spec) (notify *os.File, err error)
 	child, err := syscall.ForkExec(d.config.Helper, d.arguments(x, spec, user), &syscall.ProcAttr{
 		Dir:   "/",
 		Env:   spec.GetEnv(),
-		Files: []uintptr{null.Fd(), null.Fd(), null.Fd(), notifyEnd.Fd(), uintptr(done[1]), lock.Fd(), uintptr(control)},
+		Files: []uintptr{null.Fd(), null.Fd(), null.Fd(), notifyEnd.Fd(), uintptr(done[1]), meta.Fd(), uintptr(control)},
 		Sys:   attr,
 	})
 	_, _ = unix.Close(done[1]), unix.Close(control)
@@ -263,7 +257,7 @@ func (d *Driver) spawn(x *box, spec *recordv1.Spec) (notify *os.File, err error)
 // arguments are those of "sandbox-init supervise".
 func (d *Driver) arguments(x *box, spec *recordv1.Spec, user string) []string {
 	args := []string{
-		filepath.Base(d.config.Helper), "supervise", "dir=" + x.dir, "log=" + x.meta.LogDir,
+		filepath.Base(d.config.Helper), "supervise", "path=" + x.base, "log=" + x.meta.LogDir,
 		"segment=" + strconv.FormatInt(d.config.LogSegmentBytes, 10), "segments=" + strconv.Itoa(d.config.LogSegments),
 		"isolated=" + strconv.FormatBool(d.isolate), "user=" + user, "chdir=" + x.meta.Dir,
 	}

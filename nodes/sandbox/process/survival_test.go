@@ -48,11 +48,12 @@ func remove(t *testing.T, d sandbox.Driver, id string) {
 
 func supervisorOf(t *testing.T, dir, id string) pid.Ref {
 	t.Helper()
-	b, err := os.ReadFile(filepath.Join(dir, id, "pids"))
+	b, err := os.ReadFile(filepath.Join(dir, id+".meta"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	first, _, _ := strings.Cut(string(b), "\n")
+	_, lines, _ := strings.Cut(string(b), "\n")
+	first, _, _ := strings.Cut(lines, "\n")
 	supervisor, err := pid.Parse(first)
 	if err != nil {
 		t.Fatal(err)
@@ -255,17 +256,16 @@ func TestManySurvivorsKeepTheirCodes(t *testing.T) {
 	}
 }
 
-func TestHalfMadeDirectoriesAreCleared(t *testing.T) {
+func TestHalfMadeSandboxesAreCleared(t *testing.T) {
 	c := config(t)
-	for name, file := range map[string]string{"empty": "", "cut": "meta", "other": "status"} {
-		dir := filepath.Join(c.Dir, name)
-		if err := os.MkdirAll(dir, 0o700); err != nil {
+	if err := os.MkdirAll(c.Dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	for name, content := range map[string]string{
+		"empty.meta": "", "cut.meta": "{", "cut.status": "", "other.meta": `{"Info":{"ID":"another"}}` + "\n", "removed.control": "",
+	} {
+		if err := os.WriteFile(filepath.Join(c.Dir, name), []byte(content), 0o600); err != nil {
 			t.Fatal(err)
-		}
-		if file != "" {
-			if err := os.WriteFile(filepath.Join(dir, file), []byte("{"), 0o600); err != nil {
-				t.Fatal(err)
-			}
 		}
 	}
 	d := open(t, c)
@@ -317,7 +317,7 @@ func TestCommandSeesOnlyItself(t *testing.T) {
 	c, root := config(t), t.TempDir()
 	d := open(t, c)
 	defer d.Close()
-	spec := specOf(root, "r.alone.1", "sh", "-c", "ls -d /proc/[0-9]* | wc -l; id -u; ls /proc/self/fd | wc -l")
+	spec := specOf(root, "r.alone.1", "sh", "-c", "set -- /proc/[0-9]*; echo $#; id -u; ls /proc/self/fd | wc -l")
 	spec.Spec.User = "nobody"
 	start(t, d, spec)
 	if _, err := d.Wait(bounded(t), spec.ID); err != nil {
@@ -336,8 +336,8 @@ func TestCommandSeesOnlyItself(t *testing.T) {
 		}
 		got = append(got, strings.TrimSpace(string(chunk.Data)))
 	}
-	// The supervisor, the shell, ls and wc; nobody; three streams and the directory.
-	if len(got) != 3 || got[0] != "4" || got[1] != "65534" || got[2] != "4" {
+	// The supervisor and the shell; nobody; three streams and the directory.
+	if len(got) != 3 || got[0] != "2" || got[1] != "65534" || got[2] != "4" {
 		t.Errorf("got %q", got)
 	}
 	remove(t, d, spec.ID)

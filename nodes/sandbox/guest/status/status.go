@@ -2,12 +2,14 @@
 // command. It is shared by the sandbox-init binary, which writes it, and by the
 // drivers, which read it, and has no dependencies.
 //
-// The file has a fixed size of three slots of SlotSize bytes and is preallocated
+// The file has a fixed size of four slots of SlotSize bytes and is preallocated
 // with zeros by the driver. Each slot is written at most once, by one write:
 //
 //	slot 0  starting                            init has opened the file
 //	slot 1  running | exec-failed               the command runs, or never will
 //	slot 2  exited | signaled                   how it ended
+//	slot 3  exec-failed | exited | signaled     the same, once all that is known of it
+//	                                            is, from a supervisor only
 //
 // The last slot that is valid counts, so a torn write never destroys an earlier
 // word. A slot is one line of ASCII, padded with zeros:
@@ -42,7 +44,7 @@ const (
 	SlotSize = 160
 	// Size is the size of the file in bytes.
 	Size  = slots * SlotSize
-	slots = 3
+	slots = 4
 	magic = "errand1"
 )
 
@@ -75,9 +77,12 @@ func (s State) String() string {
 	return "state-" + strconv.Itoa(int(s))
 }
 
-// Slot returns the slot that the state is written to.
-func (s State) slot() int {
-	switch s {
+// slot returns the slot that the status is written to.
+func (s Status) slot() int {
+	if s.Final {
+		return slots - 1
+	}
+	switch s.State {
 	case Starting:
 		return 0
 	case ExecFailed, Running:
@@ -121,6 +126,9 @@ type Status struct {
 	Leftover bool
 	// LogIncomplete tells that the log may lack output. Only the supervisor sets it.
 	LogIncomplete bool
+	// Final tells that nothing of the sandbox is alive any more and that its log has its
+	// end mark. Only the supervisor sets it, on a state that has Ended.
+	Final bool
 }
 
 // ExitCode returns the code that a shell would show: the exit code, or 128 and the
@@ -197,7 +205,7 @@ func fromNanos(n int64) time.Time {
 func Encode(s Status) []byte {
 	b := make([]byte, Size)
 	if s.State != Empty {
-		copy(b[s.State.slot()*SlotSize:], s.encodeSlot())
+		copy(b[s.slot()*SlotSize:], s.encodeSlot())
 	}
 	return b
 }
@@ -218,7 +226,9 @@ func Decode(b []byte) (Status, error) {
 		if to > len(b) {
 			continue
 		}
-		if s, ok := decodeSlot(b[from:to]); ok && s.State.slot() == slot {
+		s, ok := decodeSlot(b[from:to])
+		s.Final = slot == slots-1 && s.State.Ended()
+		if ok && s.slot() == slot {
 			return s, nil
 		}
 	}
@@ -357,7 +367,7 @@ func (f *File) Write(s Status) error {
 	if s.State == Empty {
 		return errors.New("write status file: empty status")
 	}
-	if _, err := f.f.WriteAt(s.encodeSlot(), int64(s.State.slot()*SlotSize)); err != nil {
+	if _, err := f.f.WriteAt(s.encodeSlot(), int64(s.slot()*SlotSize)); err != nil {
 		return fmt.Errorf("write status file: %w", err)
 	}
 	return nil
@@ -368,28 +378,3 @@ func (f *File) Sync() error { return f.f.Sync() }
 
 // Close closes the file.
 func (f *File) Close() error { return f.f.Close() }
-
-// Replace writes a whole file that holds only this status, durably: a reader sees
-// the old file or the new one.
-func Replace(path string, s Status) error {
-	temp := path + ".new"
-	f, err := os.OpenFile(temp, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
-	if err != nil {
-		return fmt.Errorf("replace status file: %w", err)
-	}
-	_, err = f.Write(Encode(s))
-	if err == nil {
-		err = f.Sync()
-	}
-	if cerr := f.Close(); err == nil {
-		err = cerr
-	}
-	if err == nil {
-		err = os.Rename(temp, path)
-	}
-	if err != nil {
-		_ = os.Remove(temp)
-		return fmt.Errorf("replace status file %s: %w", path, err)
-	}
-	return nil
-}
