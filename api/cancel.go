@@ -12,12 +12,19 @@ import (
 // cancelTimeout bounds how long a run's actor may take to record a wish.
 const cancelTimeout = 15 * time.Second
 
-// canceler is what a wish says of who asked for it, as long as there is one token
-// for all.
-const canceler = "api"
+// byDefault is what a wish says of who asked for it when the caller does not.
+const byDefault = "api"
 
 // Cancel implements errandv1connect.RunServiceHandler.
 func (s *runService) Cancel(ctx context.Context, request *errandv1.CancelRunRequest) (*errandv1.CancelRunResponse, error) {
+	by := request.GetBy()
+	c := &checker{}
+	if c.words("by", by, byRunesMax); len(c.violations) > 0 {
+		return nil, invalid(c.violations)
+	}
+	if by == "" {
+		by = byDefault
+	}
 	found, err := s.find(ctx, request.GetId())
 	if err != nil {
 		return nil, err
@@ -25,7 +32,7 @@ func (s *runService) Cancel(ctx context.Context, request *errandv1.CancelRunRequ
 	id := found.run.GetId()
 	asking, cancel := context.WithTimeout(ctx, cancelTimeout)
 	defer cancel()
-	answer, err := s.config.Router.Ask(asking, actors.KindRun, id, &actorv1.Cancel{Run: id, By: canceler, Force: request.GetForce()})
+	answer, err := s.config.Router.Ask(asking, actors.KindRun, id, &actorv1.Cancel{Run: id, By: by, Force: request.GetForce()})
 	if err != nil {
 		if ended := contextError(ctx); ended != nil {
 			return nil, ended

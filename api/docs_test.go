@@ -39,7 +39,7 @@ func TestDocumentListsEveryCode(t *testing.T) {
 	if !*updateDocs {
 		t.Fatalf("%s lists other codes; run: go test ./api -run DocumentListsEveryCode -update-docs", path)
 	}
-	if err := os.WriteFile(path, []byte(before+begin+table.String()+end+after), 0o644); err != nil { //nolint:gosec // a document
+	if err := os.WriteFile(path, []byte(before+begin+table.String()+end+after), 0o644); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -115,7 +115,7 @@ func filterOf(request *errandv1.ListRunsRequest) (filter, int, []Violation) {
 			c.add("statuses["+strconv.Itoa(i)+"]", "is not a status: %d", status)
 		}
 	}
-	c.name(request.GetName())
+	c.words("name", request.GetName(), nameRunesMax)
 	c.labels("labels", request.GetLabels())
 	size := int(request.GetPageSize())
 	switch {

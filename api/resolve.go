@@ -43,7 +43,7 @@ func resolve(request *errandv1.CreateRunRequest, drivers []string, nowMs int64) 
 	if err := records.CheckName(app); err != nil {
 		c.add("app", "%s", err)
 	}
-	c.name(request.GetName())
+	c.words("name", request.GetName(), nameRunesMax)
 	c.labels("labels", request.GetLabels())
 	trigger := c.trigger(request.GetTrigger())
 	c.key(request.GetIdempotencyKey())

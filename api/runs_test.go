@@ -241,6 +241,27 @@ func TestCancel(t *testing.T) {
 			t.Errorf("record %v", run)
 		}
 	})
+	t.Run("says who asked", func(t *testing.T) {
+		for id, by := range map[string]string{"r.web.xa": "", "r.web.xb": "ann@build-7"} {
+			r.put(id, nil)
+			if _, err := r.runs.Cancel(r.ctx, &errandv1.CancelRunRequest{Id: id, By: by}); err != nil {
+				t.Fatal(err)
+			}
+			want := by
+			if want == "" {
+				want = "api"
+			}
+			if run, _ := r.record(id); run.GetWish().GetBy() != want {
+				t.Errorf("by %q, want %q", run.GetWish().GetBy(), want)
+			}
+		}
+	})
+	t.Run("by what can not be shown", func(t *testing.T) {
+		for _, by := range []string{"ann\x1b[31m", "ann\n", strings.Repeat("a", 129)} {
+			_, err := r.runs.Cancel(r.ctx, &errandv1.CancelRunRequest{Id: "r.web.abc", By: by})
+			wantCode(t, err, api.CodeInvalidField)
+		}
+	})
 	t.Run("of a run that has ended names its status", func(t *testing.T) {
 		r.end("r.web.abc", recordv1.Status_STATUS_TIMED_OUT, 5)
 		_, err := r.runs.Cancel(r.ctx, &errandv1.CancelRunRequest{Id: "r.web.abc"})

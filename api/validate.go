@@ -20,6 +20,7 @@ import (
 // specBytesMax and the rest of the record fit.
 const (
 	nameRunesMax        = 128
+	byRunesMax          = 128
 	labelsMax           = 64
 	labelKeyBytesMax    = 63
 	labelValueBytesMax  = 255
@@ -88,11 +89,12 @@ func printable(text string) bool {
 	return utf8.ValidString(text) && strings.IndexFunc(text, func(r rune) bool { return !unicode.IsPrint(r) }) < 0
 }
 
-func (c *checker) name(name string) {
-	if !printable(name) {
-		c.add("name", "may only hold printable characters")
-	} else if runes := utf8.RuneCountInString(name); runes > nameRunesMax {
-		c.add("name", "is %d characters long, the most is %d", runes, nameRunesMax)
+// words checks a short text that is shown as it is.
+func (c *checker) words(field, text string, runesMax int) {
+	if !printable(text) {
+		c.add(field, "may only hold printable characters")
+	} else if runes := utf8.RuneCountInString(text); runes > runesMax {
+		c.add(field, "is %d characters long, the most is %d", runes, runesMax)
 	}
 }
 

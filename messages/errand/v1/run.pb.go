@@ -1226,7 +1226,10 @@ type CancelRunRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Id    string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
 	// Skip the stop grace: kill at once.
-	Force         bool `protobuf:"varint,2,opt,name=force,proto3" json:"force,omitempty"`
+	Force bool `protobuf:"varint,2,opt,name=force,proto3" json:"force,omitempty"`
+	// Who asks, for the run's message: up to 128 printable characters, as in
+	// "ann@build-7". It is what the caller says of itself, not a proof. Default "api".
+	By            string `protobuf:"bytes,3,opt,name=by,proto3" json:"by,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1273,6 +1276,13 @@ func (x *CancelRunRequest) GetForce() bool {
 		return x.Force
 	}
 	return false
+}
+
+func (x *CancelRunRequest) GetBy() string {
+	if x != nil {
+		return x.By
+	}
+	return ""
 }
 
 type CancelRunResponse struct {
@@ -1817,10 +1827,11 @@ const file_errand_v1_run_proto_rawDesc = "" +
 	"\x0fWatchRunRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\"4\n" +
 	"\x10WatchRunResponse\x12 \n" +
-	"\x03run\x18\x01 \x01(\v2\x0e.errand.v1.RunR\x03run\"8\n" +
+	"\x03run\x18\x01 \x01(\v2\x0e.errand.v1.RunR\x03run\"H\n" +
 	"\x10CancelRunRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x14\n" +
-	"\x05force\x18\x02 \x01(\bR\x05force\"5\n" +
+	"\x05force\x18\x02 \x01(\bR\x05force\x12\x0e\n" +
+	"\x02by\x18\x03 \x01(\tR\x02by\"5\n" +
 	"\x11CancelRunResponse\x12 \n" +
 	"\x03run\x18\x01 \x01(\v2\x0e.errand.v1.RunR\x03run\"\xb8\x01\n" +
 	"\vLogsRequest\x12\x0e\n" +

@@ -137,7 +137,7 @@ func (t *attendance) obey(ctx context.Context, interrupts <-chan os.Signal, inte
 func (t *attendance) cancel(ctx context.Context, id string) {
 	o := &outage{c: t.c, reached: true}
 	err := o.persist(ctx, callTimeout, func(ctx context.Context) error {
-		_, err := t.c.runs.Cancel(ctx, &errandv1.CancelRunRequest{Id: id})
+		_, err := t.c.runs.Cancel(ctx, &errandv1.CancelRunRequest{Id: id, By: t.app.caller()})
 		if connect.CodeOf(err) == connect.CodeFailedPrecondition {
 			return nil // it has ended by itself
 		}

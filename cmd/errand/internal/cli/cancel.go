@@ -38,12 +38,12 @@ func (a *app) cancel(ctx context.Context, ids []string, force bool) error {
 		return err
 	}
 	// A wish may be repeated: an answer that was lost changes nothing.
-	o := &outage{c: c}
+	o, by := &outage{c: c}, a.caller()
 	var runs []*errandv1.Run
 	var failures []*failure
 	for _, id := range ids {
 		err := o.persist(ctx, callTimeout, func(ctx context.Context) error {
-			response, err := c.runs.Cancel(ctx, &errandv1.CancelRunRequest{Id: id, Force: force})
+			response, err := c.runs.Cancel(ctx, &errandv1.CancelRunRequest{Id: id, Force: force, By: by})
 			if err == nil {
 				runs = append(runs, response.GetRun())
 			}

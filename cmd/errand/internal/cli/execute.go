@@ -2,7 +2,8 @@
 // out, and an exit code that scripts can trust.
 //
 // Execute is the whole program without its process: it reads no global but the
-// signals that the process gets while `errand run` attends a run. Each command
+// machine's name and the signals that the process gets while `errand run` attends
+// a run. Each command
 // has a file; around them are the pieces that they share:
 //
 //   - connection.go finds the node and the token, retry.go decides which
@@ -38,6 +39,8 @@ type app struct {
 	stderr  io.Writer
 	environ map[string]string
 	now     func() time.Time
+	// hostname names this machine.
+	hostname func() (string, error)
 
 	address   string
 	tokenFile string
@@ -61,6 +64,7 @@ func newApp(stdin io.Reader, stdout, stderr io.Writer, environ []string) *app {
 		stderr:   &sharedWriter{w: stderr},
 		environ:  make(map[string]string, len(environ)),
 		now:      time.Now,
+		hostname: os.Hostname,
 		output:   formatTable,
 		patience: defaultPatience,
 	}

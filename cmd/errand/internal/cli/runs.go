@@ -114,29 +114,30 @@ func (a *app) printIDs(runs []*errandv1.Run) error {
 	return wrote(err)
 }
 
-var runsHeader = []string{"ID", "NAME", "STATUS", "EXIT", "CREATED", "RAN", "COMMAND"}
+var runsHeader = []string{"ID", "NAME", "STATUS", "REASON", "EXIT", "CREATED", "RAN", "COMMAND"}
 
 func (a *app) runRows(runs []*errandv1.Run) [][]string {
 	rows := make([][]string, 0, len(runs))
 	for _, run := range runs {
 		view := viewRun(run)
 		rows = append(rows, []string{
-			view.ID, view.Name, statusText(view), exitText(view.ExitCode),
+			view.ID, view.Name, view.Status, listedReason(view), exitText(view.ExitCode),
 			ago(a.now(), view.CreatedAt), a.ran(view.StartedAt, view.EndedAt), commandText(view.Spec),
 		})
 	}
 	return rows
 }
 
-// statusText is the status with what the exit code does not say.
-func statusText(view runView) string {
+// listedReason is the reason of a run where the exit code does not say it all, and
+// of one that goes on why it is being stopped.
+func listedReason(view runView) string {
 	switch {
 	case view.Stopping != "" && view.EndedAt == nil:
-		return view.Status + " (stopping)"
-	case view.Reason == "" || view.Reason == "EXIT_CODE" || view.Reason == "TIMEOUT" || view.Reason == view.Status:
-		return view.Status
+		return "stopping: " + view.Stopping
+	case view.Reason == "EXIT_CODE":
+		return ""
 	default:
-		return view.Status + " (" + view.Reason + ")"
+		return view.Reason
 	}
 }
 

@@ -53,14 +53,14 @@ func (a *app) show(ctx context.Context, id string) error {
 	})
 }
 
-var attemptsHeader = []string{"ATTEMPT", "NODE", "STATUS", "EXIT", "SIGNAL", "STARTED", "RAN", "LOG"}
+var attemptsHeader = []string{"ATTEMPT", "NODE", "STATUS", "REASON", "EXIT", "SIGNAL", "STARTED", "RAN", "LOG"}
 
 func (a *app) attemptRows(view runView) [][]string {
 	rows := make([][]string, 0, len(view.Attempts))
 	for _, attempt := range view.Attempts {
-		status := statusText(runView{Status: attempt.Status, Reason: attempt.Reason})
-		if attempt.OOMKilled && attempt.Reason != "OOM_KILLED" {
-			status += " (out of memory)"
+		reason := attempt.Reason
+		if attempt.OOMKilled && reason != "OOM_KILLED" {
+			reason = strings.TrimLeft(reason+" (out of memory)", " ")
 		}
 		log := "open"
 		switch {
@@ -74,7 +74,7 @@ func (a *app) attemptRows(view runView) [][]string {
 			signal = strconv.Itoa(int(attempt.Signal))
 		}
 		rows = append(rows, []string{
-			strconv.Itoa(int(attempt.Number)), attempt.Node, status, exitText(attempt.ExitCode), signal,
+			strconv.Itoa(int(attempt.Number)), attempt.Node, attempt.Status, reason, exitText(attempt.ExitCode), signal,
 			ago(a.now(), attempt.StartedAt), a.ran(attempt.StartedAt, attempt.EndedAt), log,
 		})
 	}
@@ -94,6 +94,10 @@ func (a *app) fields(view runView) []field {
 	for _, key := range slices.Sorted(maps.Keys(view.Labels)) {
 		labels = append(labels, key+"="+view.Labels[key])
 	}
+	stopping := view.Stopping
+	if view.EndedAt != nil {
+		stopping = "" // the wish is fulfilled, or came too late
+	}
 	limits := []string{}
 	if view.Spec.CPUMillis > 0 {
 		limits = append(limits, "cpu "+strconv.FormatFloat(float64(view.Spec.CPUMillis)/1000, 'f', -1, 64))
@@ -109,7 +113,9 @@ func (a *app) fields(view runView) []field {
 		{"Name", view.Name},
 		{"App", view.App},
 		{"Task", view.Task},
-		{"Status", statusText(view)},
+		{"Status", view.Status},
+		{"Reason", view.Reason},
+		{"Stopping", stopping},
 		{"Message", view.Message},
 		{"Exit code", exitText(view.ExitCode)},
 		{"Trigger", view.Trigger},

@@ -196,6 +196,8 @@ type Live struct {
 	log      []entry
 	end      *errandv1.LogEnd
 	canceled chan struct{}
+	// canceledBy is who asked first.
+	canceledBy string
 }
 
 type entry struct {
@@ -212,6 +214,13 @@ func (l *Live) Run() *errandv1.Run {
 
 // Canceled is closed by the first Cancel.
 func (l *Live) Canceled() <-chan struct{} { return l.canceled }
+
+// CanceledBy is who the first Cancel says asked for it.
+func (l *Live) CanceledBy() string {
+	l.s.mu.Lock()
+	defer l.s.mu.Unlock()
+	return l.canceledBy
+}
 
 // Closed is closed when the server goes.
 func (l *Live) Closed() <-chan struct{} { return l.s.ctx.Done() }

@@ -160,7 +160,7 @@ func (r *runService) Cancel(_ context.Context, request *errandv1.CancelRunReques
 	}
 	live.change(func() {
 		if live.run.GetStopping() == errandv1.Reason_REASON_UNSPECIFIED {
-			live.run.Stopping = errandv1.Reason_REASON_CANCELED
+			live.run.Stopping, live.canceledBy = errandv1.Reason_REASON_CANCELED, request.GetBy()
 			close(live.canceled)
 		}
 	})
