@@ -8,9 +8,14 @@
 // and stays so until the caller reads on (protocol: group commit and unknown
 // outcomes). Errors are translated here, once, into records.Class.
 //
-// A follow is a linearizable range and then a watch from there. All follows share
-// one probe, which every few seconds proves that their watches still hear: it
-// reads the store's revision, asks for progress, and drops what has not come past
-// that revision in time. What is dropped, cut or compacted away starts again with
-// another Reset; nothing is ever skipped in silence.
+// A follow is a watch, then a linearizable range, then what the watch heard beyond
+// it. Watches share few gRPC streams: one for the follows of folders, which live
+// long, and some for those of single keys, which come and go. With an embedded
+// server they run over a connection in memory, everything else by function calls.
+//
+// All follows share one probe, which every few seconds proves that their watches
+// still hear: it reads the store's revision, asks for progress, and drops what has
+// not come past that revision in time, unless the stream shows that it is only
+// busy. What is dropped, cut or compacted away starts again with another Reset;
+// nothing is ever skipped in silence.
 package store

@@ -87,7 +87,7 @@ func (f *follow) run() {
 		delete(f.store.follows, f)
 		f.store.mu.Unlock()
 	}()
-	var backoff backoff
+	var backoff retries
 	for {
 		before := f.position.Load()
 		err := f.once()
@@ -107,7 +107,7 @@ func (f *follow) run() {
 // answers waits until the store does, or returns false because the context ended.
 // A watch of a store that is away would leave the client with a stream that waits
 // for it.
-func (s *Store) answers(ctx context.Context, backoff *backoff) bool {
+func (s *Store) answers(ctx context.Context, backoff *retries) bool {
 	for {
 		attempt, cancel := context.WithTimeout(ctx, readAttemptTimeout)
 		_, err := s.conn.Load().revision(attempt)

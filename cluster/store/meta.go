@@ -18,7 +18,7 @@ func (s *Store) EnsureCluster(ctx context.Context, keys records.Keys, solo bool)
 	wanted := &recordv1.Cluster{
 		Epoch: 1, Shards: keys.Shards, Hash: records.HashName, Solo: solo, MinWriter: records.Writer,
 	}
-	var backoff backoff
+	var backoff retries
 	for {
 		result, err := s.Do(ctx, keys.Found(wanted))
 		switch {

@@ -87,7 +87,7 @@ func TestOpenEmbeddedKeepsWhatWasWritten(t *testing.T) {
 
 func TestOpenEmbeddedIsForItsOwnUserAlone(t *testing.T) {
 	dir := dataDir(t)
-	if err := os.Mkdir(dir, 0o755); err != nil { //nolint:gosec // what Open must mend
+	if err := os.Mkdir(dir, 0o755); err != nil {
 		t.Fatal(err)
 	}
 	openAt(t, Config{DataDir: dir})

@@ -101,7 +101,7 @@ func (s *Store) connect(ctx context.Context) error {
 // firstAnswer waits for the first answer of a quorum. It keeps the last error
 // that says more than that the time is up.
 func firstAnswer(ctx context.Context, conn *connection) error {
-	var backoff backoff
+	var backoff retries
 	var told error
 	for {
 		attempt, cancel := context.WithTimeout(ctx, readAttemptTimeout)
@@ -192,11 +192,11 @@ func whenDone(wait func()) <-chan struct{} {
 	return done
 }
 
-// backoff waits between tries: doubling, up to retryBackoffMax.
-type backoff struct{ next time.Duration }
+// retries waits between tries: doubling, up to retryBackoffMax.
+type retries struct{ next time.Duration }
 
 // wait returns false if the context ended first.
-func (b *backoff) wait(ctx context.Context) bool {
+func (b *retries) wait(ctx context.Context) bool {
 	b.next = min(max(2*b.next, retryBackoffMin), retryBackoffMax)
 	timer := time.NewTimer(b.next)
 	defer timer.Stop()
@@ -208,7 +208,7 @@ func (b *backoff) wait(ctx context.Context) bool {
 	}
 }
 
-func (b *backoff) reset() { b.next = 0 }
+func (b *retries) reset() { b.next = 0 }
 
 // String names where the store is, for logs.
 func (s *Store) String() string {

@@ -169,7 +169,7 @@ func (s *Store) carry(p *pending) records.Result {
 
 // repeat sends a read until it is answered, refused for good, or its time is up.
 func (s *Store) repeat(ctx context.Context, p *pending) records.Result {
-	var backoff backoff
+	var backoff retries
 	for {
 		attempt, cancel := context.WithTimeout(ctx, readAttemptTimeout)
 		result, class := s.send(attempt, p, false)
