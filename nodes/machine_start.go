@@ -25,7 +25,7 @@ const (
 
 // AttemptLogDir returns the directory of an attempt's log below a node's LogDir.
 func AttemptLogDir(logDir, run string, attempt int32) string {
-	return filepath.Join(logDir, run, strconv.Itoa(int(attempt)))
+	return filepath.Join(logDir, run+"."+strconv.Itoa(int(attempt)))
 }
 
 func (m *Machine) enqueue(p *placement) {

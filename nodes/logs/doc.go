@@ -31,12 +31,13 @@ package logs
 import (
 	"encoding/binary"
 	"fmt"
-	"hash/crc32"
 	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
 	"time"
+
+	"github.com/errand-run/errand/nodes/sandbox/guest/crc32c"
 )
 
 // Stream is where bytes were written to.
@@ -62,19 +63,18 @@ const (
 	suffix = ".log"
 )
 
-// Dir returns the directory of an attempt's log below the root of all logs.
+// Dir returns the directory of an attempt's log below the root of all logs: one level
+// only, since making a directory is a good part of a short run's price.
 func Dir(root, run string, attempt int32) string {
-	return filepath.Join(root, run, strconv.Itoa(int(attempt)))
+	return filepath.Join(root, run+"."+strconv.Itoa(int(attempt)))
 }
-
-var table = crc32.MakeTable(crc32.Castagnoli)
 
 // putHeader fills in the header that stands before data in record.
 func putHeader(record []byte, kind, flags byte, at int64) {
 	record[0], record[1], record[2], record[3] = magicByte, kind, flags, 0
 	binary.LittleEndian.PutUint32(record[4:], uint32(len(record)-headerSize))
 	binary.LittleEndian.PutUint64(record[8:], uint64(at))
-	sum := crc32.Update(crc32.Checksum(record[:16], table), table, record[headerSize:])
+	sum := crc32c.Update(crc32c.Sum(record[:16]), record[headerSize:])
 	binary.LittleEndian.PutUint32(record[16:], sum)
 }
 
@@ -109,7 +109,7 @@ func parseHeader(b []byte) (h header, ok bool) {
 
 // valid checks a whole record against its sum.
 func (h header) valid(record []byte) bool {
-	return h.sum == crc32.Update(crc32.Checksum(record[:16], table), table, record[headerSize:])
+	return h.sum == crc32c.Update(crc32c.Sum(record[:16]), record[headerSize:])
 }
 
 func segmentName(start int64) string { return fmt.Sprintf("%020d%s", start, suffix) }

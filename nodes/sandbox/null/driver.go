@@ -1,6 +1,7 @@
 package null
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -88,8 +89,15 @@ func (d *Driver) load(path string) error {
 	if err != nil {
 		return err
 	}
+	whole := b[:bytes.LastIndexByte(b, '\n')+1]
+	if len(whole) == 0 {
+		// Create was cut.
+		return os.Remove(path)
+	}
+	last := bytes.TrimSuffix(whole, []byte("\n"))
+	last = last[bytes.LastIndexByte(last, '\n')+1:]
 	x := &box{done: make(chan struct{})}
-	if err := json.Unmarshal(b, &x.state); err != nil {
+	if err := json.Unmarshal(last, &x.state); err != nil {
 		return fmt.Errorf("%s: %w", path, err)
 	}
 	if x.program, err = parse(x.state.Command); err != nil {
@@ -150,17 +158,22 @@ func (d *Driver) find(id string) (*box, error) {
 	return x, nil
 }
 
-// save writes a sandbox's state. The caller holds the lock.
+// save adds a sandbox's state to its file, of which the last line counts. The caller
+// holds the lock.
 func (d *Driver) save(x *box) error {
 	b, err := json.Marshal(x.state)
 	if err != nil {
 		return err
 	}
-	path := d.path(x.state.Info.ID)
-	if err := os.WriteFile(path+".new", b, 0o600); err != nil {
+	f, err := os.OpenFile(d.path(x.state.Info.ID), os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)
+	if err != nil {
 		return err
 	}
-	return os.Rename(path+".new", path)
+	_, err = f.Write(append(b, '\n'))
+	if cerr := f.Close(); err == nil {
+		err = cerr
+	}
+	return err
 }
 
 func (d *Driver) path(id string) string { return filepath.Join(d.dir, id+".json") }

@@ -1,6 +1,7 @@
 // Package status is the file in which a sandbox's init leaves what became of the
 // command. It is shared by the sandbox-init binary, which writes it, and by the
-// drivers, which read it, and has no dependencies.
+// drivers, which read it, and depends on the
+// standard library only.
 //
 // The file has a fixed size of four slots of SlotSize bytes and is preallocated
 // with zeros by the driver. Each slot is written at most once, by one write:
@@ -37,6 +38,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/errand-run/errand/nodes/sandbox/guest/crc32c"
 )
 
 const (
@@ -140,20 +143,6 @@ func (s Status) ExitCode() int {
 	return s.Value
 }
 
-// checksum is CRC-32C bit by bit: a table takes longer to make than the few lines of
-// a process's life take to sum.
-func checksum(b []byte) uint32 {
-	const reversed = 0x82f63b78
-	sum := ^uint32(0)
-	for _, c := range b {
-		sum ^= uint32(c)
-		for range 8 {
-			sum = sum>>1 ^ reversed&-(sum&1)
-		}
-	}
-	return ^sum
-}
-
 // encodeSlot returns the slot's bytes, padded to SlotSize.
 func (s Status) encodeSlot() []byte {
 	stage := s.Stage
@@ -168,7 +157,7 @@ func (s Status) encodeSlot() []byte {
 	b = append(strconv.AppendInt(b, nanos(s.At), 10), ' ')
 	b = append(strconv.AppendInt(b, int64(s.OOMKills), 10), ' ')
 	b = append(b, s.flags()+" "...)
-	sum := strconv.FormatUint(uint64(checksum(b)), 16)
+	sum := strconv.FormatUint(uint64(crc32c.Sum(b)), 16)
 	b = append(b, strings.Repeat("0", 8-len(sum))+sum+"\n"...)
 	return append(b, make([]byte, SlotSize-len(b))...)
 }
@@ -247,7 +236,7 @@ func decodeSlot(b []byte) (Status, bool) {
 	}
 	last := len(line) - len(fields[8])
 	sum, err := strconv.ParseUint(fields[8], 16, 32)
-	if err != nil || len(fields[8]) != 8 || uint32(sum) != checksum(b[:last]) {
+	if err != nil || len(fields[8]) != 8 || uint32(sum) != crc32c.Sum(b[:last]) {
 		return Status{}, false
 	}
 	var s Status
