@@ -2,6 +2,7 @@ package api
 
 import (
 	"fmt"
+	"maps"
 	"regexp"
 	"slices"
 	"strconv"
@@ -104,7 +105,7 @@ func (c *checker) labels(field string, labels map[string]string) {
 		return
 	}
 	total := 0
-	for _, key := range sortedKeys(labels) {
+	for _, key := range slices.Sorted(maps.Keys(labels)) {
 		value := labels[key]
 		total += len(key) + len(value)
 		at := field + "[" + quoteShort(key) + "]"
@@ -198,7 +199,7 @@ func (c *checker) env(env map[string]string) {
 		return
 	}
 	total := 0
-	for _, key := range sortedKeys(env) {
+	for _, key := range slices.Sorted(maps.Keys(env)) {
 		value := env[key]
 		size := len(key) + len(value) + len("=\x00")
 		total += size
@@ -268,15 +269,6 @@ func (c *checker) amount(field string, amount, least, most int64) {
 	case amount > most:
 		c.add(field, "must be at most %d, is %d", most, amount)
 	}
-}
-
-func sortedKeys(m map[string]string) []string {
-	keys := make([]string, 0, len(m))
-	for key := range m {
-		keys = append(keys, key)
-	}
-	slices.Sort(keys)
-	return keys
 }
 
 // quotedBytesMax bounds how much of a bad text an error repeats.

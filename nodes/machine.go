@@ -1,8 +1,8 @@
 package nodes
 
 import (
+	"maps"
 	"slices"
-	"strings"
 	"time"
 
 	"google.golang.org/protobuf/proto"
@@ -229,24 +229,11 @@ func backoff(n int) time.Duration {
 	return min(RetryMin<<min(n, 10), RetryMax)
 }
 
-// clip makes a text fit for a record: valid UTF-8 of a bounded length.
-func clip(text string) string {
-	text = strings.ToValidUTF8(text, "\uFFFD")
-	if len(text) <= messageBytesMax {
-		return text
-	}
-	return strings.ToValidUTF8(text[:messageBytesMax], "") + "…"
-}
+// clip makes a text fit for a record.
+func clip(text string) string { return records.Clip(text, messageBytesMax) }
 
 // sortedKeys makes an order out of a map wherever effects follow from it.
-func sortedKeys[V any](of map[string]V) []string {
-	keys := make([]string, 0, len(of))
-	for key := range of {
-		keys = append(keys, key)
-	}
-	slices.Sort(keys)
-	return keys
-}
+func sortedKeys[V any](of map[string]V) []string { return slices.Sorted(maps.Keys(of)) }
 
 // show publishes the status if it has changed.
 func (m *Machine) show() {

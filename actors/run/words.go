@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/errand-run/errand/cluster/records"
 	recordv1 "github.com/errand-run/errand/messages/errand/record/v1"
 )
 
@@ -23,13 +24,7 @@ const (
 	refusalsShown = 5
 )
 
-func bounded(text string) string {
-	text = strings.ToValidUTF8(text, "?")
-	if len(text) <= messageBytesMax {
-		return text
-	}
-	return strings.ToValidUTF8(text[:messageBytesMax], "") + "..."
-}
+func bounded(text string) string { return records.Clip(text, messageBytesMax) }
 
 func nodeSays(node, text string) string { return bounded("node " + node + ": " + text) }
 

@@ -144,9 +144,6 @@ func (d *Daemon) Kill() error {
 	return nil
 }
 
-// Signal sends the daemon a signal.
-func (d *Daemon) Signal(signal os.Signal) error { return d.command.Process.Signal(signal) }
-
 // ResidentBytes is the daemon's resident memory.
 func (d *Daemon) ResidentBytes() (int64, error) {
 	path := filepath.Join("/proc", strconv.Itoa(d.PID()), "status")

@@ -164,6 +164,24 @@ func group(cmd *cobra.Command, args []string) error {
 	return f
 }
 
+// listCommand is the "ls" of a group.
+func (a *app) listCommand(short string, list func(context.Context, *connection) error) *cobra.Command {
+	return &cobra.Command{
+		Use:               "ls",
+		Aliases:           []string{"list"},
+		Short:             short,
+		Args:              noArguments,
+		ValidArgsFunction: cobra.NoFileCompletions,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			c, err := a.connect()
+			if err != nil {
+				return err
+			}
+			return list(cmd.Context(), c)
+		},
+	}
+}
+
 // must panics on what only a mistake in this package can cause: a completion
 // registered for a flag that does not exist.
 func must(err error) {

@@ -51,24 +51,13 @@ and list them. With - the archive is read from stdin.`,
 	}
 	add.Flags().StringVar(&name, "name", "", "the name for an archive whose one image has none")
 	must(add.RegisterFlagCompletionFunc("name", cobra.NoFileCompletions))
-	list := &cobra.Command{
-		Use:               "ls",
-		Aliases:           []string{"list"},
-		Short:             "List the images of the node",
-		Args:              noArguments,
-		ValidArgsFunction: cobra.NoFileCompletions,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			c, err := a.connect()
-			if err != nil {
-				return err
-			}
-			response, err := call(cmd.Context(), c, c.images.List, &errandv1.ListImagesRequest{})
-			if err != nil {
-				return err
-			}
-			return a.printImages(response.GetImages())
-		},
-	}
+	list := a.listCommand("List the images of the node", func(ctx context.Context, c *connection) error {
+		response, err := call(ctx, c, c.images.List, &errandv1.ListImagesRequest{})
+		if err != nil {
+			return err
+		}
+		return a.printImages(response.GetImages())
+	})
 	cmd.AddCommand(add, list)
 	return cmd
 }

@@ -127,14 +127,3 @@ func noLogYet(err error) bool {
 	code := connect.CodeOf(err)
 	return code == connect.CodeNotFound || code == connect.CodeFailedPrecondition
 }
-
-func pause(ctx context.Context, d time.Duration) error {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
-}

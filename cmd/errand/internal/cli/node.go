@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"context"
 	"strconv"
 	"strings"
 	"time"
@@ -41,24 +42,13 @@ func (a *app) nodeCommand() *cobra.Command {
 		RunE:              group,
 		ValidArgsFunction: cobra.NoFileCompletions,
 	}
-	cmd.AddCommand(&cobra.Command{
-		Use:               "ls",
-		Aliases:           []string{"list"},
-		Short:             "List the nodes",
-		Args:              noArguments,
-		ValidArgsFunction: cobra.NoFileCompletions,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			c, err := a.connect()
-			if err != nil {
-				return err
-			}
-			response, err := call(cmd.Context(), c, c.nodes.List, &errandv1.ListNodesRequest{})
-			if err != nil {
-				return err
-			}
-			return a.printNodes(response.GetNodes())
-		},
-	})
+	cmd.AddCommand(a.listCommand("List the nodes", func(ctx context.Context, c *connection) error {
+		response, err := call(ctx, c, c.nodes.List, &errandv1.ListNodesRequest{})
+		if err != nil {
+			return err
+		}
+		return a.printNodes(response.GetNodes())
+	}))
 	return cmd
 }
 

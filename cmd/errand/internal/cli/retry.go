@@ -107,11 +107,16 @@ func (o *outage) next(ctx context.Context, err error) error {
 		o.told = true
 		o.c.note("%s does not answer; trying again for %s", o.c.address, limit)
 	}
-	pause := o.c.patience.pauseMin << min(o.tries, 10)
-	pause = min(pause, o.c.patience.pauseMax)
-	pause = pause/2 + rand.N(pause/2+1) //nolint:gosec // it spreads callers, it hides nothing
+	wait := o.c.patience.pauseMin << min(o.tries, 10)
+	wait = min(wait, o.c.patience.pauseMax)
+	wait = wait/2 + rand.N(wait/2+1) //nolint:gosec // it spreads callers, it hides nothing
 	o.tries++
-	timer := time.NewTimer(pause)
+	return pause(ctx, wait)
+}
+
+// pause returns nil when the time has passed before the context ended.
+func pause(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(d)
 	defer timer.Stop()
 	select {
 	case <-timer.C:
