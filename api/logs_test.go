@@ -218,6 +218,8 @@ func TestLogsFollowOnAfterTheEndMarkOfAPlacementThatNeverStarted(t *testing.T) {
 	r.update("r.web.a", placed("n1", 2))
 	w := r.logOf("r.web.a", 1)
 	write(w, logs.Stdout, "hello\n")
+	// Until then the end mark may still be the last that the reader has seen.
+	r.update("r.web.a", func(run *recordv1.Run) { run.Status = recordv1.Status_STATUS_RUNNING })
 	got := &received{}
 	got.until(t, messages, "hello\n")
 	w.End(true)
