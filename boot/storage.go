@@ -12,6 +12,7 @@ import (
 
 	"github.com/errand-run/errand/nodes"
 	"github.com/errand-run/errand/nodes/journal"
+	"github.com/errand-run/errand/nodes/logs"
 )
 
 // nodeStorage is what this machine keeps for itself: the journal, and the folder
@@ -28,6 +29,11 @@ func newNodeStorage(lifecycle fx.Lifecycle, config Config, _ *clusterAccess) *no
 	s := &nodeStorage{config: config, logDir: filepath.Join(config.DataDir, "logs")}
 	add(lifecycle, part{name: "node storage", startTimeout: 20 * time.Second, stopTimeout: 10 * time.Second, start: s.start, stop: s.stop})
 	return s
+}
+
+// attemptLog names the directory of an attempt's log.
+func (s *nodeStorage) attemptLog(run string, attempt int32) string {
+	return logs.Dir(s.logDir, run, attempt)
 }
 
 func (s *nodeStorage) start(ctx context.Context) error {

@@ -2,7 +2,6 @@ package nodes
 
 import (
 	"errors"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -22,11 +21,6 @@ const (
 	EnvApp          = "ERRAND_APP"
 	EnvFencingToken = "ERRAND_FENCING_TOKEN"
 )
-
-// AttemptLogDir returns the directory of an attempt's log below a node's LogDir.
-func AttemptLogDir(logDir, run string, attempt int32) string {
-	return filepath.Join(logDir, run+"."+strconv.Itoa(int(attempt)))
-}
 
 func (m *Machine) enqueue(p *placement) {
 	p.queued = true
@@ -127,7 +121,7 @@ func (m *Machine) sandboxSpec(p *placement) sandbox.Spec {
 		ID: p.id, Run: a.GetRun(), App: a.GetApp(), Task: a.GetTask(), Name: a.GetName(),
 		Attempt: a.GetAttempt(), Placement: a.GetPlacement(), NodeUUID: m.meta.GetUuid(), Spec: spec,
 		StartToken: p.entry.GetStartToken(), SpecHash: p.entry.GetSpecHash(),
-		LogDir: AttemptLogDir(m.config.LogDir, a.GetRun(), a.GetAttempt()),
+		LogDir: m.config.LogDir(a.GetRun(), a.GetAttempt()),
 	}
 }
 
