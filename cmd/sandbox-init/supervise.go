@@ -22,10 +22,6 @@ import (
 	"github.com/errand-run/errand/nodes/sandbox/guest/status"
 )
 
-// suffixStatus follows the sandbox's path in the name of its status file, which the
-// driver preallocates.
-const suffixStatus = ".status"
-
 // The descriptors that the driver gives a supervisor.
 const (
 	// fdNotify is closed when the command is known to run or never to; the reason why
@@ -33,14 +29,16 @@ const (
 	fdNotify = 3 + iota
 	// fdDone is closed when the final status is on disk.
 	fdDone
-	// fdMeta is the sandbox's file "meta", open for appending and locked while a
-	// supervisor lives. It appends a line for itself, in the form of package pid, before
-	// the command may start and, without a PID namespace, one for the command after.
-	fdMeta
-	// fdControl is a FIFO, open for both directions so that it has no end. Each byte
-	// that comes is the number of a signal for the command; SIGKILL is for all of its
-	// processes.
+	// fdFile is the sandbox's file, open for appending and locked while a supervisor
+	// lives. It appends a line for itself, in the form of package pid, before the
+	// command may start and, without a PID namespace, one for the command after.
+	fdFile
+	// fdControl is the read end of a pipe. Each byte that comes is the number of a
+	// signal for the command; SIGKILL is for all of its processes.
 	fdControl
+	// fdControlEnd is the write end, which others open by /proc; while it is open here
+	// the pipe has no end.
+	fdControlEnd
 )
 
 // endLimit bounds what stands between the command's end and the final status.
@@ -49,9 +47,9 @@ const endLimit = 10 * time.Second
 // superviseOptions are the arguments of the supervise mode, as NAME=VALUE, up to --
 // and the command. The environment is the command's own.
 type superviseOptions struct {
-	// path is what the names of the sandbox's files begin with, logDir the directory of
-	// its log.
-	path, logDir string
+	// file is the sandbox's file, which begins with the slots of its status, and logDir
+	// the directory of its log.
+	file, logDir string
 	segment      int64
 	segments     int
 	// isolated tells that the driver made this process PID 1 of new namespaces.
@@ -70,8 +68,8 @@ func parseSupervise(args []string) (o superviseOptions, err error) {
 		}
 		name, value, _ := strings.Cut(arg, "=")
 		switch name {
-		case "path":
-			o.path = value
+		case "file":
+			o.file = value
 		case "log":
 			o.logDir = value
 		case "segment":
@@ -105,8 +103,8 @@ func parseSupervise(args []string) (o superviseOptions, err error) {
 			return o, fmt.Errorf("argument %s: %w", name, err)
 		}
 	}
-	if o.path == "" || o.logDir == "" || len(o.command.args) == 0 {
-		return o, errors.New("path, log and a command are needed")
+	if o.file == "" || o.logDir == "" || len(o.command.args) == 0 {
+		return o, errors.New("file, log and a command are needed")
 	}
 	return o, nil
 }
@@ -117,7 +115,8 @@ type supervisor struct {
 	group *cgroup.Group
 	log   *logs.Writer
 	pump  *logger.Pump
-	file  *status.File
+	// status is open in file.
+	status *status.File
 	// process is the command's, and commandFD its pidfd.
 	process   *processGroup
 	commandFD int
@@ -125,10 +124,10 @@ type supervisor struct {
 
 // runSupervise is the whole life of a supervisor.
 func runSupervise(args []string) int {
-	for fd := fdNotify; fd <= fdControl; fd++ {
+	for fd := fdNotify; fd <= fdControlEnd; fd++ {
 		unix.CloseOnExec(fd)
 	}
-	closeInherited(fdControl + 1)
+	closeInherited(fdControlEnd + 1)
 	o, err := parseSupervise(args)
 	s := &supervisor{superviseOptions: o, commandFD: -1}
 	if err == nil {
@@ -169,7 +168,7 @@ func (s *supervisor) prepare() error {
 	if s.log, err = logs.Create(s.logDir, logs.WriterOptions{SegmentBytes: s.segment, Segments: s.segments}); err != nil {
 		return err
 	}
-	if s.file, err = status.Open(s.path + suffixStatus); err != nil {
+	if s.status, err = status.Open(s.file); err != nil {
 		return err
 	}
 	if s.parent == "" {
@@ -224,9 +223,9 @@ func defaultActions(signals ...unix.Signal) error {
 	return nil
 }
 
-// appendName adds the name of a process to the file meta.
+// appendName adds the name of a process to the sandbox's file.
 func appendName(ref pid.Ref) error {
-	if _, err := unix.Write(fdMeta, []byte(ref.String()+"\n")); err != nil {
+	if _, err := unix.Write(fdFile, []byte(ref.String()+"\n")); err != nil {
 		return fmt.Errorf("write name of process: %w", err)
 	}
 	return nil
@@ -238,7 +237,7 @@ func (s *supervisor) start() (status.Status, error) {
 	if s.isolated {
 		if err := mountProc(); err != nil {
 			failed := execFailed(status.StageMount, err)
-			return failed, s.file.Write(failed)
+			return failed, s.status.Write(failed)
 		}
 	}
 	stdout, stderr, err := s.streams()
@@ -249,7 +248,7 @@ func (s *supervisor) start() (status.Status, error) {
 	var stage status.Stage
 	var failure error
 	spawn := func(fd int) error {
-		if err := s.file.Write(status.Status{State: status.Starting, At: time.Now()}); err != nil {
+		if err := s.status.Write(status.Status{State: status.Starting, At: time.Now()}); err != nil {
 			return err
 		}
 		s.command.attr.PidFD, s.command.attr.UseCgroupFD, s.command.attr.CgroupFD = &s.commandFD, fd >= 0, fd
@@ -274,11 +273,11 @@ func (s *supervisor) start() (status.Status, error) {
 	}
 	if failure != nil {
 		failed := execFailed(stage, failure)
-		return failed, s.file.Write(failed)
+		return failed, s.status.Write(failed)
 	}
 	now := time.Now()
 	running := status.Status{State: status.Running, StartedAt: now, At: now}
-	if err := s.file.Write(running); err != nil {
+	if err := s.status.Write(running); err != nil {
 		return running, err
 	}
 	return running, s.nameCommand()
@@ -332,11 +331,11 @@ func (s *supervisor) follow(startedAt time.Time) status.Status {
 	last := <-ended
 	last.StartedAt = startedAt
 	// What is known is not lost with this process.
-	_ = s.file.Write(last)
+	_ = s.status.Write(last)
 	return last
 }
 
-// obey carries out what came through the control FIFO.
+// obey carries out what came through the control pipe.
 func (s *supervisor) obey() {
 	var b [64]byte
 	n, err := unix.Read(fdControl, b[:])
@@ -392,9 +391,9 @@ func (s *supervisor) finish(last status.Status) error {
 	last.LogIncomplete = !s.log.End(drained)
 	s.log.Close()
 	last.Final = true
-	err := s.file.Write(last)
+	err := s.status.Write(last)
 	if err == nil {
-		err = s.file.Sync()
+		err = s.status.Sync()
 	}
 	_ = unix.Close(fdDone)
 	if s.group != nil {

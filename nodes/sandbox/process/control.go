@@ -3,33 +3,39 @@ package process
 import (
 	"errors"
 	"fmt"
+	"strconv"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/errand-run/errand/nodes/sandbox/guest/pid"
 )
 
-// makeControl makes the control FIFO and opens it as the supervisor has it: for both
-// directions, so that it has no end while one lives, and what is sent before the
-// supervisor reads is kept for it.
-func (x *box) makeControl() (fd int, err error) {
-	path := x.path(fileControl)
-	if err := unix.Mkfifo(path, 0o600); err != nil {
-		return -1, fmt.Errorf("make control FIFO: %w", err)
-	}
-	fd, err = unix.Open(path, unix.O_RDWR|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return -1, fmt.Errorf("open control FIFO: %w", err)
-	}
-	return fd, nil
-}
+// controlFD is the supervisor's end of the pipe that it takes signals for the command
+// from. The pipe has no name: whoever may look into the supervisor opens it there,
+// also after a restart.
+const controlFD = 6
 
 // send sends a signal by way of the supervisor. delivered is false when there is none.
 func (x *box) send(signal unix.Signal) (delivered bool, err error) {
-	fd, err := unix.Open(x.path(fileControl), unix.O_WRONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
-	if errors.Is(err, unix.ENXIO) || errors.Is(err, unix.ENOENT) {
+	x.mu.Lock()
+	supervisor := x.supervisor
+	x.mu.Unlock()
+	// The descriptor keeps the number from being another's while it is used.
+	process, err := supervisor.Open()
+	if errors.Is(err, pid.ErrGone) {
 		return false, nil
 	}
 	if err != nil {
-		return false, fmt.Errorf("open control FIFO: %w", err)
+		return false, err
+	}
+	defer unix.Close(process)
+	path := "/proc/" + strconv.Itoa(supervisor.PID) + "/fd/" + strconv.Itoa(controlFD)
+	fd, err := unix.Open(path, unix.O_WRONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ESRCH) || errors.Is(err, unix.ENXIO) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("open control pipe: %w", err)
 	}
 	defer unix.Close(fd)
 	_, err = unix.Write(fd, []byte{byte(signal)})
@@ -40,7 +46,7 @@ func (x *box) send(signal unix.Signal) (delivered bool, err error) {
 		// Full: the supervisor does not read, and whoever kills it kills everything.
 		return true, nil
 	case err != nil:
-		return false, fmt.Errorf("write to control FIFO: %w", err)
+		return false, fmt.Errorf("write to control pipe: %w", err)
 	}
 	return true, nil
 }

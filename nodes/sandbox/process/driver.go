@@ -149,7 +149,7 @@ func (d *Driver) Flush(ctx context.Context, id string) (complete bool, err error
 	return x.logComplete, nil
 }
 
-// Remove kills what is left and removes cgroup and files.
+// Remove kills what is left and removes cgroup and file.
 func (d *Driver) Remove(ctx context.Context, id string) error {
 	x, err := d.find(id)
 	if err != nil {
@@ -172,23 +172,12 @@ func (d *Driver) Remove(ctx context.Context, id string) error {
 			return fmt.Errorf("remove sandbox %s: %w", id, err)
 		}
 	}
-	if err := x.removeFiles(); err != nil {
+	if err := os.Remove(x.path); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return fmt.Errorf("remove sandbox %s: %w", id, err)
 	}
 	d.mu.Lock()
 	delete(d.boxes, id)
 	d.mu.Unlock()
-	return nil
-}
-
-// removeFiles removes first what a restarted driver would read, so that half a
-// sandbox is none.
-func (x *box) removeFiles() error {
-	for _, file := range []string{fileMeta, fileControl, fileStatus} {
-		if err := unix.Unlink(x.path(file)); err != nil && !errors.Is(err, unix.ENOENT) {
-			return &os.PathError{Op: "unlink", Path: x.path(file), Err: err}
-		}
-	}
 	return nil
 }
 

@@ -21,7 +21,8 @@ const (
 
 // tryFinal takes the supervisor's final status if it is there.
 func (x *box) tryFinal() bool {
-	final, err := status.Read(x.path(fileStatus))
+	c, err := x.read()
+	final := c.status
 	if err != nil || !final.Final {
 		return false
 	}
@@ -65,10 +66,9 @@ const commandLimit = 30 * time.Second
 
 // takeLast ends a sandbox whose supervisor left no final status.
 func (d *Driver) takeLast(x *box) {
-	x.readPIDs()
-	x.mu.Lock()
-	command := x.command
-	x.mu.Unlock()
+	// One that can not be read names no process.
+	before, _ := x.read()
+	command := before.command
 	deadline := time.Now().Add(commandLimit)
 	for command.Alive() && time.Now().Before(deadline) {
 		_ = command.Signal(unix.SIGKILL)
@@ -79,9 +79,10 @@ func (d *Driver) takeLast(x *box) {
 		}
 	}
 	exit := sandbox.Exit{Reason: recordv1.Reason_REASON_SANDBOX_LOST, Message: "nobody saw the command end", Source: sourceNone, At: time.Now()}
-	last, err := status.Read(x.path(fileStatus))
+	c, err := x.read()
+	last := c.status
 	switch {
-	case err != nil, command.Alive():
+	case err != nil, c.malformed, command.Alive():
 	case last.State == status.Empty:
 		exit.Reason, exit.Message = recordv1.Reason_REASON_START_ERROR, "the supervisor ended before the command started"
 	case last.State.Ended():

@@ -9,27 +9,25 @@
 //
 // # On disk
 //
-// A sandbox is three files in Config.Dir, named ID.NAME:
+// A sandbox is one file in Config.Dir, named by its id. It begins with the slots of
+// package status: how far the command has come. The final slot is synced: nothing is
+// left alive then, and the log has its end. Lines follow:
 //
-//	status   how far the command has come (package status), preallocated. Its final
-//	         slot is synced: nothing is left alive then, and the log has its end
-//	meta     a line of JSON that says what it is (neither environment nor command),
-//	         then one that names the supervisor, from before the command may start;
-//	         locked while a supervisor lives
-//	control  a FIFO that takes signals for the command, a byte each; made by Start
-//	         before anything can run
+//	JSON        what it is (neither environment nor command)
+//	started     from before anything can run
+//	PID START   the supervisor, from before the command may start
+//	PID START   the command, where it has no PID namespace, soon after its start
 //
-// What a driver finds there after a restart decides: a final status is the end; a
-// supervisor that lives is waited for; one that does not has taken the command with
-// it, and then its last word is the end, or the sandbox is lost.
+// A supervisor holds a lock of the file while it lives. What a driver finds after a
+// restart decides: a final status is the end; a supervisor that lives is waited for;
+// one that does not has taken the command with it, and then its last word is the end,
+// or the sandbox is lost.
 //
-// Files are few since making and removing them is a good part of a short command's
+// It is one file since making and removing them is a good part of a short command's
 // price.
 package process
 
 import (
-	"bytes"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -38,8 +36,6 @@ import (
 	"strings"
 	"sync"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/errand-run/errand/cluster/records"
 	recordv1 "github.com/errand-run/errand/messages/errand/record/v1"
@@ -50,12 +46,6 @@ import (
 
 // Name is the driver's name in specs.
 const Name = "process"
-
-const (
-	fileMeta    = ".meta"
-	fileStatus  = ".status"
-	fileControl = ".control"
-)
 
 // Config is what the driver is made of.
 type Config struct {
@@ -106,8 +96,8 @@ type meta struct {
 // box is a sandbox.
 type box struct {
 	meta meta
-	// base is what the paths of its files begin with.
-	base string
+	// path is that of its file.
+	path string
 	// group is nil without cgroups.
 	group *cgroup.Group
 	// spec is nil once the sandbox was started, and after a restart.
@@ -195,7 +185,7 @@ func (d *Driver) find(id string) (*box, error) {
 
 func (d *Driver) newBox(m meta) *box {
 	x := &box{
-		meta: m, base: filepath.Join(d.config.Dir, m.Info.ID),
+		meta: m, path: filepath.Join(d.config.Dir, m.Info.ID),
 		ended: make(chan struct{}), gone: make(chan struct{}),
 	}
 	if d.parent != nil {
@@ -203,8 +193,6 @@ func (d *Driver) newBox(m meta) *box {
 	}
 	return x
 }
-
-func (x *box) path(file string) string { return x.base + file }
 
 func closed(c chan struct{}) bool {
 	select {
@@ -229,55 +217,35 @@ func (d *Driver) adoptAll() error {
 		return err
 	}
 	for _, e := range entries {
-		id, isMeta := strings.CutSuffix(e.Name(), fileMeta)
-		if !isMeta {
+		path := filepath.Join(d.config.Dir, e.Name())
+		c, err := readFile(path)
+		if err != nil || c.meta.Info.ID != e.Name() {
+			// Create was cut: nothing has been started.
+			if err := os.RemoveAll(path); err != nil {
+				return err
+			}
 			continue
 		}
-		m, err := readMeta(filepath.Join(d.config.Dir, e.Name()))
-		if err != nil || m.Info.ID != id {
-			continue
-		}
-		d.boxes[id] = d.newBox(m)
-	}
-	for _, e := range entries {
-		id := strings.TrimSuffix(e.Name(), filepath.Ext(e.Name()))
-		if d.boxes[id] != nil || e.IsDir() {
-			continue
-		}
-		// Create was cut, and nothing has been started; or Remove, and nothing is alive.
-		if err := os.Remove(filepath.Join(d.config.Dir, e.Name())); err != nil {
-			return err
-		}
-	}
-	for id, x := range d.boxes {
-		if err := d.adopt(x); err != nil {
-			return fmt.Errorf("adopt sandbox %s: %w", id, err)
+		x := d.newBox(c.meta)
+		d.boxes[e.Name()] = x
+		if err := d.adopt(x, c); err != nil {
+			return fmt.Errorf("adopt sandbox %s: %w", e.Name(), err)
 		}
 	}
 	return nil
 }
 
-// readMeta reads the first line of a sandbox's file meta.
-func readMeta(path string) (m meta, err error) {
-	b, err := os.ReadFile(path)
-	if err != nil {
-		return meta{}, err
-	}
-	line, _, _ := bytes.Cut(b, []byte("\n"))
-	return m, json.Unmarshal(line, &m)
-}
-
 // adopt finds out how far a sandbox has come.
-func (d *Driver) adopt(x *box) error {
-	if _, err := os.Lstat(x.path(fileControl)); errors.Is(err, os.ErrNotExist) {
+func (d *Driver) adopt(x *box, c content) error {
+	if !c.started {
 		return nil
 	}
 	x.started = true
-	alive, err := x.awaitPIDs(x.meta.Boot == d.boot)
+	named, err := x.awaitSupervisor(x.meta.Boot == d.boot)
 	if err != nil {
 		return err
 	}
-	if !alive {
+	if !named {
 		d.supervisorGone(x)
 		return nil
 	}
@@ -293,54 +261,30 @@ func (d *Driver) adopt(x *box) error {
 	return d.poller.add(fd, func() { d.supervisorEnded(x) })
 }
 
-// awaitPIDs reads the names of the processes. A supervisor that lives but has not
-// written them yet does so in a moment, or ends.
-func (x *box) awaitPIDs(thisBoot bool) (alive bool, err error) {
+// awaitSupervisor reads the supervisor's name and returns false if there is none. The
+// lock is not asked where there is a name: a process that is being killed lets go of
+// its files before the kernel has killed all of its namespace. A supervisor that lives
+// but has not written its name yet does so in a moment, or ends.
+func (x *box) awaitSupervisor(thisBoot bool) (named bool, err error) {
 	deadline := time.Now().Add(5 * time.Second)
 	for {
-		known := x.readPIDs()
+		locked := thisBoot && x.locked()
+		c, err := x.read()
 		switch {
-		case !thisBoot, !x.locked():
-			// It may have written them just before its end.
-			x.readPIDs()
+		case err != nil:
+			return false, err
+		case !thisBoot:
 			return false, nil
-		case known:
+		case c.supervisor.PID > 0:
 			return true, nil
+		case !locked:
+			// None will come: the command never ran.
+			return false, nil
 		case time.Now().After(deadline):
 			return false, errors.New("its supervisor does not get on")
 		}
 		time.Sleep(time.Millisecond)
 	}
-}
-
-func (x *box) readPIDs() bool {
-	b, err := os.ReadFile(x.path(fileMeta))
-	if err != nil {
-		return false
-	}
-	lines := strings.Split(string(b), "\n")
-	// What follows the last line break is empty or torn.
-	lines = lines[1:max(1, len(lines)-1)]
-	var refs [2]pid.Ref
-	for i := range min(len(lines), len(refs)) {
-		if refs[i], err = pid.Parse(lines[i]); err != nil {
-			return false
-		}
-	}
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	x.supervisor, x.command = refs[0], refs[1]
-	return len(lines) > 0
-}
-
-// locked tells whether a supervisor holds the lock.
-func (x *box) locked() bool {
-	f, err := os.Open(x.path(fileMeta))
-	if err != nil {
-		return false
-	}
-	defer f.Close()
-	return errors.Is(unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB), unix.EWOULDBLOCK)
 }
 
 // snapshot returns all sandboxes, by id.

@@ -2,7 +2,6 @@ package process
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -25,7 +24,7 @@ import (
 	"github.com/errand-run/errand/nodes/sandbox/guest/status"
 )
 
-// Create prepares the sandbox's files.
+// Create makes the sandbox's file.
 func (d *Driver) Create(_ context.Context, spec sandbox.Spec) error {
 	if err := checkSpec(spec.Spec); err != nil {
 		return err
@@ -52,26 +51,14 @@ func (d *Driver) Create(_ context.Context, spec sandbox.Spec) error {
 	}
 	d.boxes[spec.ID] = x
 	d.mu.Unlock()
-	if err := x.make(); err != nil {
-		_ = x.removeFiles()
+	if err := createFile(x.path, m); err != nil {
+		_ = os.Remove(x.path)
 		d.mu.Lock()
 		delete(d.boxes, spec.ID)
 		d.mu.Unlock()
 		return fmt.Errorf("create sandbox %s: %w", spec.ID, err)
 	}
 	return nil
-}
-
-func (x *box) make() error {
-	b, err := json.Marshal(x.meta)
-	if err != nil {
-		return err
-	}
-	if err := status.Create(x.path(fileStatus), os.Geteuid(), os.Getegid()); err != nil {
-		return err
-	}
-	// Last: without it there is no sandbox.
-	return os.WriteFile(x.path(fileMeta), append(b, '\n'), 0o600)
 }
 
 // checkSpec refuses what no try could start. It quotes no variable's value.
@@ -174,7 +161,8 @@ func (x *box) claimStart() (*recordv1.Spec, error) {
 
 // startedAt reads what the supervisor has reported.
 func (x *box) startedAt() (time.Time, error) {
-	s, err := status.Read(x.path(fileStatus))
+	c, err := x.read()
+	s := c.status
 	switch {
 	case err != nil:
 	case s.State == status.ExecFailed:
@@ -194,14 +182,11 @@ func (d *Driver) spawn(x *box, spec *recordv1.Spec) (notify *os.File, err error)
 	if err != nil {
 		return nil, sandbox.Permanentf(recordv1.Reason_REASON_START_ERROR, "%v", err)
 	}
-	meta, err := os.OpenFile(x.path(fileMeta), os.O_RDWR|os.O_APPEND, 0)
+	file, err := x.markStarted()
 	if err != nil {
 		return nil, fmt.Errorf("start sandbox %s: %w", x.meta.Info.ID, err)
 	}
-	defer meta.Close()
-	if err := unix.Flock(int(meta.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
-		return nil, fmt.Errorf("start sandbox %s: lock: %w", x.meta.Info.ID, err)
-	}
+	defer file.Close()
 	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
 	if err != nil {
 		return nil, fmt.Errorf("start sandbox %s: %w", x.meta.Info.ID, err)
@@ -212,13 +197,12 @@ func (d *Driver) spawn(x *box, spec *recordv1.Spec) (notify *os.File, err error)
 		return nil, fmt.Errorf("start sandbox %s: %w", x.meta.Info.ID, err)
 	}
 	defer notifyEnd.Close()
-	var done [2]int
+	var done, control [2]int
 	if err := unix.Pipe2(done[:], unix.O_CLOEXEC); err != nil {
 		_ = notify.Close()
 		return nil, fmt.Errorf("start sandbox %s: %w", x.meta.Info.ID, err)
 	}
-	control, err := x.makeControl()
-	if err != nil {
+	if err := unix.Pipe2(control[:], unix.O_CLOEXEC); err != nil {
 		_ = notify.Close()
 		_, _ = unix.Close(done[0]), unix.Close(done[1])
 		return nil, fmt.Errorf("start sandbox %s: %w", x.meta.Info.ID, err)
@@ -229,12 +213,15 @@ func (d *Driver) spawn(x *box, spec *recordv1.Spec) (notify *os.File, err error)
 		attr.Cloneflags = unix.CLONE_NEWPID | unix.CLONE_NEWNS | unix.CLONE_NEWIPC | unix.CLONE_NEWUTS
 	}
 	child, err := syscall.ForkExec(d.config.Helper, d.arguments(x, spec, user), &syscall.ProcAttr{
-		Dir:   "/",
-		Env:   spec.GetEnv(),
-		Files: []uintptr{null.Fd(), null.Fd(), null.Fd(), notifyEnd.Fd(), uintptr(done[1]), meta.Fd(), uintptr(control)},
-		Sys:   attr,
+		Dir: "/",
+		Env: spec.GetEnv(),
+		Files: []uintptr{
+			null.Fd(), null.Fd(), null.Fd(), notifyEnd.Fd(), uintptr(done[1]), file.Fd(),
+			controlFD: uintptr(control[0]), uintptr(control[1]),
+		},
+		Sys: attr,
 	})
-	_, _ = unix.Close(done[1]), unix.Close(control)
+	_, _, _ = unix.Close(done[1]), unix.Close(control[0]), unix.Close(control[1])
 	if err != nil {
 		_ = notify.Close()
 		_ = unix.Close(done[0])
@@ -257,7 +244,7 @@ func (d *Driver) spawn(x *box, spec *recordv1.Spec) (notify *os.File, err error)
 // arguments are those of "sandbox-init supervise".
 func (d *Driver) arguments(x *box, spec *recordv1.Spec, user string) []string {
 	args := []string{
-		filepath.Base(d.config.Helper), "supervise", "path=" + x.base, "log=" + x.meta.LogDir,
+		filepath.Base(d.config.Helper), "supervise", "file=" + x.path, "log=" + x.meta.LogDir,
 		"segment=" + strconv.FormatInt(d.config.LogSegmentBytes, 10), "segments=" + strconv.Itoa(d.config.LogSegments),
 		"isolated=" + strconv.FormatBool(d.isolate), "user=" + user, "chdir=" + x.meta.Dir,
 	}

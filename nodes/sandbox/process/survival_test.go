@@ -2,6 +2,7 @@ package process_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -19,6 +20,7 @@ import (
 	"github.com/errand-run/errand/nodes/sandbox"
 	"github.com/errand-run/errand/nodes/sandbox/guest/guesttest"
 	"github.com/errand-run/errand/nodes/sandbox/guest/pid"
+	"github.com/errand-run/errand/nodes/sandbox/guest/status"
 )
 
 func bounded(t *testing.T) context.Context {
@@ -48,13 +50,12 @@ func remove(t *testing.T, d sandbox.Driver, id string) {
 
 func supervisorOf(t *testing.T, dir, id string) pid.Ref {
 	t.Helper()
-	b, err := os.ReadFile(filepath.Join(dir, id+".meta"))
+	b, err := os.ReadFile(filepath.Join(dir, id))
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, lines, _ := strings.Cut(string(b), "\n")
-	first, _, _ := strings.Cut(lines, "\n")
-	supervisor, err := pid.Parse(first)
+	lines := strings.Split(string(b[status.Size:]), "\n")
+	supervisor, err := pid.Parse(lines[2])
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -144,8 +145,15 @@ func TestLostSupervisorTakesTheCommandAlongByItself(t *testing.T) {
 	if err := supervisor.Signal(unix.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
-	if n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 10_000); n != 1 {
-		t.Errorf("the command lives on: %d, %v", n, err)
+	for {
+		n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 10_000)
+		if errors.Is(err, unix.EINTR) {
+			continue
+		}
+		if n != 1 {
+			t.Errorf("the command lives on: %d, %v", n, err)
+		}
+		break
 	}
 	d = open(t, c)
 	remove(t, d, spec.ID)
@@ -261,8 +269,10 @@ func TestHalfMadeSandboxesAreCleared(t *testing.T) {
 	if err := os.MkdirAll(c.Dir, 0o700); err != nil {
 		t.Fatal(err)
 	}
+	slots := strings.Repeat("\x00", status.Size)
 	for name, content := range map[string]string{
-		"empty.meta": "", "cut.meta": "{", "cut.status": "", "other.meta": `{"Info":{"ID":"another"}}` + "\n", "removed.control": "",
+		"empty": "", "cut": "\x00", "slots": slots, "line": slots + `{"Info":{"ID":"line"}}`, "json": slots + "{\n",
+		"other": slots + `{"Info":{"ID":"another"}}` + "\n",
 	} {
 		if err := os.WriteFile(filepath.Join(c.Dir, name), []byte(content), 0o600); err != nil {
 			t.Fatal(err)

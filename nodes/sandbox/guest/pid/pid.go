@@ -25,41 +25,39 @@ var ErrGone = errors.New("process is gone")
 
 // Of returns the name of a process that exists, zombie or not.
 func Of(pid int) (Ref, error) {
-	ref, _, err := stat(strconv.Itoa(pid))
-	return ref, err
+	return stat(strconv.Itoa(pid))
 }
 
 // Self returns the name of this process as it is in the PID namespace that /proc
 // shows.
 func Self() (Ref, error) {
-	ref, _, err := stat("self")
-	return ref, err
+	return stat("self")
 }
 
 // stat reads what /proc says of a process.
-func stat(pid string) (ref Ref, state byte, err error) {
+func stat(pid string) (Ref, error) {
 	b, err := os.ReadFile("/proc/" + pid + "/stat")
 	if errors.Is(err, os.ErrNotExist) || errors.Is(err, unix.ESRCH) {
-		return Ref{}, 0, ErrGone
+		return Ref{}, ErrGone
 	}
 	if err != nil {
-		return Ref{}, 0, fmt.Errorf("look up process %s: %w", pid, err)
+		return Ref{}, fmt.Errorf("look up process %s: %w", pid, err)
 	}
 	// The name in parentheses may hold anything; fields are counted after it.
 	fields := bytes.Fields(b[bytes.LastIndexByte(b, ')')+1:])
 	if len(fields) < 20 {
-		return Ref{}, 0, fmt.Errorf("look up process %s: %d fields", pid, len(fields))
+		return Ref{}, fmt.Errorf("look up process %s: %d fields", pid, len(fields))
 	}
 	number, _, _ := bytes.Cut(b, []byte(" "))
 	self, err := strconv.Atoi(string(number))
 	if err != nil {
-		return Ref{}, 0, fmt.Errorf("look up process %s: %w", pid, err)
+		return Ref{}, fmt.Errorf("look up process %s: %w", pid, err)
 	}
 	start, err := strconv.ParseUint(string(fields[19]), 10, 64)
 	if err != nil {
-		return Ref{}, 0, fmt.Errorf("look up process %s: %w", pid, err)
+		return Ref{}, fmt.Errorf("look up process %s: %w", pid, err)
 	}
-	return Ref{PID: self, Start: start}, fields[0][0], nil
+	return Ref{PID: self, Start: start}, nil
 }
 
 // String returns the form that Parse reads: "PID START".
@@ -78,10 +76,14 @@ func Parse(s string) (Ref, error) {
 	return Ref{PID: int(pid), Start: ticks}, nil
 }
 
-// Alive tells whether this very process still runs; a zombie does not.
+// Alive tells whether this very process still runs; a zombie does not. One that can not
+// be looked up counts as alive.
 func (r Ref) Alive() bool {
-	ref, state, err := stat(strconv.Itoa(r.PID))
-	return err == nil && ref == r && state != 'Z' && state != 'X'
+	fd, err := r.Open()
+	if err == nil {
+		_ = unix.Close(fd)
+	}
+	return !errors.Is(err, ErrGone)
 }
 
 // Open returns a pidfd of this very process, or ErrGone.
@@ -97,11 +99,27 @@ func (r Ref) Open() (fd int, err error) {
 		return -1, fmt.Errorf("open process %d: %w", r.PID, err)
 	}
 	// The descriptor pins the number: what is compared now stays true.
-	if !r.Alive() {
+	there, err := Of(r.PID)
+	if err == nil && (there != r || ended(fd)) {
+		err = ErrGone
+	}
+	if err != nil {
 		_ = unix.Close(fd)
-		return -1, ErrGone
+		return -1, err
 	}
 	return fd, nil
+}
+
+// ended tells whether the process of a pidfd has ended with all of its threads. The
+// state in /proc is that of the first thread, which may be dead before the others, and
+// before what the kernel kills together with the process.
+func ended(fd int) bool {
+	for {
+		n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 0)
+		if !errors.Is(err, unix.EINTR) {
+			return n > 0
+		}
+	}
 }
 
 // Signal sends a signal to this very process, or returns ErrGone.

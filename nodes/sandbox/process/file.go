@@ -1,0 +1,121 @@
+package process
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/errand-run/errand/nodes/sandbox/guest/pid"
+	"github.com/errand-run/errand/nodes/sandbox/guest/status"
+)
+
+// lineStarted is the line that Start adds to a sandbox's file before anything can run.
+const lineStarted = "started"
+
+// content is what a sandbox's file holds.
+type content struct {
+	status status.Status
+	// malformed tells that the slots hold something and nothing valid.
+	malformed bool
+	meta      meta
+	// started tells that Start was carried out.
+	started bool
+	// supervisor and command are zero as long as their lines are not there.
+	supervisor, command pid.Ref
+}
+
+// createFile makes a sandbox's file.
+func createFile(path string, m meta) error {
+	line, err := json.Marshal(m)
+	if err != nil {
+		return err
+	}
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(append(append(make([]byte, status.Size), line...), '\n'))
+	if cerr := f.Close(); err == nil {
+		err = cerr
+	}
+	return err
+}
+
+var errNotWhole = errors.New("the sandbox's file is not whole")
+
+// readFile reads a sandbox's file; one whose creation was cut is an error.
+func readFile(path string) (c content, err error) {
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return content{}, err
+	}
+	if len(b) < status.Size {
+		return content{}, errNotWhole
+	}
+	c.status, err = status.Decode(b[:status.Size])
+	c.malformed = err != nil
+	lines := strings.Split(string(b[status.Size:]), "\n")
+	// What follows the last line break is empty, or being written.
+	lines = lines[:len(lines)-1]
+	if len(lines) == 0 {
+		return content{}, errNotWhole
+	}
+	if err := json.Unmarshal([]byte(lines[0]), &c.meta); err != nil {
+		return content{}, fmt.Errorf("%w: %w", errNotWhole, err)
+	}
+	c.started = len(lines) > 1 && lines[1] == lineStarted
+	for i, ref := range []*pid.Ref{&c.supervisor, &c.command} {
+		if len(lines) > 2+i {
+			if *ref, err = pid.Parse(lines[2+i]); err != nil {
+				return content{}, err
+			}
+		}
+	}
+	return c, nil
+}
+
+// read reads the sandbox's file, and takes over the names of processes that stand
+// there.
+func (x *box) read() (content, error) {
+	c, err := readFile(x.path)
+	if err != nil {
+		return content{}, fmt.Errorf("read sandbox %s: %w", x.meta.Info.ID, err)
+	}
+	if c.supervisor.PID > 0 {
+		x.mu.Lock()
+		defer x.mu.Unlock()
+		x.supervisor, x.command = c.supervisor, c.command
+	}
+	return c, nil
+}
+
+// locked tells whether a supervisor holds the lock.
+func (x *box) locked() bool {
+	f, err := os.Open(x.path)
+	if err != nil {
+		return false
+	}
+	defer f.Close()
+	return errors.Is(unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB), unix.EWOULDBLOCK)
+}
+
+// markStarted takes the lock of the file and notes that the sandbox is started. What
+// is returned holds the lock and appends.
+func (x *box) markStarted() (*os.File, error) {
+	f, err := os.OpenFile(x.path, os.O_RDWR|os.O_APPEND, 0)
+	if err != nil {
+		return nil, err
+	}
+	if err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err == nil {
+		_, err = f.WriteString(lineStarted + "\n")
+	}
+	if err != nil {
+		_ = f.Close()
+		return nil, fmt.Errorf("mark as started: %w", err)
+	}
+	return f, nil
+}
