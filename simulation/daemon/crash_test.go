@@ -5,7 +5,8 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"slices"
+	"runtime"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -85,8 +86,9 @@ func TestExitWhileTheDaemonIsDownIsReported(t *testing.T) {
 	}
 }
 
-// G2, G8: whatever the moment of the crash, each command starts exactly once and
-// each run ends with its own code.
+// G2, G7, G8: whatever the moment of the crash, no command starts twice and each run
+// ends with its own code. Only one that was being started at that moment may end
+// without: nobody can say whether its command ran, so it is never started again.
 func TestCrashesUnderLoadLoseNothingAndStartNothingTwice(t *testing.T) {
 	const runs, crashes = 60, 6
 	n := startNode(t)
@@ -119,17 +121,29 @@ func TestCrashesUnderLoadLoseNothingAndStartNothingTwice(t *testing.T) {
 			t.Fatal("the node came back on another address")
 		}
 	}
-	i := 0
+	i, unknown := 0, map[string]bool{}
 	for id := range ids {
-		if r := n.errand(t, "wait", "--timeout", "60s", id); r.code != i%7 {
-			t.Errorf("run %d, %s: wait gave %d, stderr %q; want %d: %+v", i, id, r.code, r.stderr, i%7, n.show(t, id))
+		r := n.errand(t, "wait", "--timeout", "60s", id)
+		switch s := n.show(t, id); {
+		case s.Reason == "START_UNKNOWN" && s.ExitCode == nil && r.code == 125:
+			unknown[strconv.Itoa(i)] = true
+		case r.code != i%7:
+			t.Errorf("run %d, %s: wait gave %d, stderr %q; want %d: %+v", i, id, r.code, r.stderr, i%7, s)
 		}
 		i++
 	}
-	started := lines()
-	slices.Sort(started)
-	if len(started) != runs || len(slices.Compact(started)) != runs {
-		t.Errorf("%d starts of %d commands", len(started), runs)
+	if most := crashes * 2 * runtime.NumCPU(); len(unknown) > most {
+		t.Errorf("%d runs of unknown start, more than %d crashes can have caught: %d", len(unknown), crashes, most)
+	}
+	started := map[string]int{}
+	for _, line := range lines() {
+		started[line]++
+	}
+	for i := range runs {
+		name := strconv.Itoa(i)
+		if n := started[name]; n > 1 || n == 0 && !unknown[name] {
+			t.Errorf("the command of run %d was started %d times", i, n)
+		}
 	}
 }
 
