@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -20,8 +21,8 @@ import (
 // needed for v2.
 //
 // In v1 hierarchies, which groups with a limit have, a child is where the thread is
-// that made it: the thread goes into the group and then to the parent. An error of
-// Spawn alone means that the process was made and is to be killed.
+// that made it: the thread goes into the group and back. An error of Spawn after start
+// has succeeded means that the process is there and to be killed.
 func (g *Group) Spawn(start func(fd int) error) error {
 	fd := -1
 	var entered []hierarchy
@@ -44,7 +45,10 @@ func (g *Group) Spawn(start func(fd int) error) error {
 	}
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	var err error
+	origins, err := os.ReadFile("/proc/thread-self/cgroup")
+	if err != nil {
+		return fmt.Errorf("start in cgroup %s: %w", g.id, err)
+	}
 	for _, dir := range entered {
 		if err = enter(dir); err != nil {
 			break
@@ -54,7 +58,7 @@ func (g *Group) Spawn(start func(fd int) error) error {
 		err = start(fd)
 	}
 	for _, dir := range entered {
-		err = errors.Join(err, leave(dir))
+		err = errors.Join(err, leave(dir, g.origin(dir, string(origins))))
 	}
 	if err != nil {
 		return fmt.Errorf("start in cgroup %s: %w", g.id, err)
@@ -73,15 +77,31 @@ func enter(dir hierarchy) error {
 	return write(dir.path, "tasks", "0")
 }
 
-// leave undoes enter, as far as the calling thread is in the group.
-func leave(dir hierarchy) error {
-	parent := dir
-	parent.path = filepath.Dir(dir.path)
-	err := write(parent.path, "tasks", "0")
+// leave undoes enter, as far as that was done.
+func leave(dir hierarchy, origin string) error {
+	err := write(origin, "tasks", "0")
 	if dir.controller == "pids" {
 		err = errors.Join(err, changePidsMax(dir, -1))
 	}
 	return err
+}
+
+// origin returns the directory in which the calling thread was, from what
+// /proc/thread-self/cgroup said, or the parent's where that can not be seen from here.
+func (g *Group) origin(dir hierarchy, cgroups string) string {
+	parent := filepath.Dir(dir.path)
+	for line := range strings.Lines(cgroups) {
+		// NUMBER:CONTROLLER,CONTROLLER:PATH
+		fields := strings.SplitN(strings.TrimSpace(line), ":", 3)
+		if len(fields) != 3 || !slices.Contains(strings.Split(fields[1], ","), dir.controller) {
+			continue
+		}
+		path := filepath.Join(filepath.Dir(parent), fields[2])
+		if isFile(filepath.Join(path, "tasks")) {
+			return path
+		}
+	}
+	return parent
 }
 
 func changePidsMax(dir hierarchy, by int64) error {
