@@ -319,6 +319,7 @@ func (s *supervisor) nameCommand() error {
 func (s *supervisor) follow(startedAt time.Time) status.Status {
 	ended := make(chan status.Status, 1)
 	go func() { ended <- reap(s.process) }()
+	s.log.Prepare()
 	for {
 		ready, _ := s.pump.Turn(-1, s.commandFD, fdControl)
 		if ready[1] {

@@ -405,3 +405,32 @@ func BenchmarkReadLines(b *testing.B) {
 		_ = r.Close()
 	}
 }
+
+func TestPreparedLogReadsAsOneThatIsNot(t *testing.T) {
+	dir := t.TempDir()
+	w, err := Create(dir, WriterOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.Prepare()
+	w.Prepare()
+	r, err := OpenReader(dir, Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	if _, err := r.Next(t.Context()); !errors.Is(err, io.EOF) {
+		t.Fatalf("an empty log reads as %v", err)
+	}
+	w.Append(Stdout, []byte("out\n"))
+	if !w.End(true) {
+		t.Error("not complete")
+	}
+	w.Close()
+	if chunk, err := r.Next(t.Context()); err != nil || string(chunk.Data) != "out\n" || chunk.Offset != 0 {
+		t.Fatalf("got %+v, %v", chunk, err)
+	}
+	if entries, err := os.ReadDir(dir); err != nil || len(entries) != 1 {
+		t.Errorf("segments %v, %v", entries, err)
+	}
+}

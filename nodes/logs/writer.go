@@ -83,6 +83,14 @@ func Create(dir string, opts WriterOptions) (*Writer, error) {
 	return w, nil
 }
 
+// Prepare makes the segment that is written first. It saves the time at the log's end
+// for who has some before; a log that can not be made shows later.
+func (w *Writer) Prepare() {
+	if w.file == nil {
+		w.openSegment()
+	}
+}
+
 // Append adds output. It takes any number of bytes and keeps none of them.
 func (w *Writer) Append(stream Stream, data []byte) {
 	for len(data) > 0 {
