@@ -15,6 +15,11 @@ func (a *app) caller() string {
 	if name == "" {
 		name = a.environ["LOGNAME"]
 	}
+	if name == "" {
+		if account, err := a.account(); err == nil {
+			name = account.Username
+		}
+	}
 	if host, err := a.hostname(); err == nil && host != "" {
 		name = strings.TrimPrefix(name+"@"+host, "@")
 	}

@@ -3,6 +3,7 @@ package cli
 import (
 	"errors"
 	"io"
+	"os/user"
 	"strings"
 	"testing"
 
@@ -13,16 +14,18 @@ func TestCallerIsNamedByUserAndMachine(t *testing.T) {
 	cases := []struct {
 		name    string
 		environ []string
+		account string
 		host    string
 		want    string
 	}{
-		{"both", []string{"USER=ann", "LOGNAME=root"}, "build-7", "ann@build-7"},
-		{"only the login name", []string{"LOGNAME=ann"}, "build-7", "ann@build-7"},
-		{"no user", nil, "build-7", "build-7"},
-		{"no machine", []string{"USER=ann"}, "", "ann"},
-		{"neither", nil, "", ""},
-		{"control characters and what is not UTF-8", []string{"USER=a\x1b[31m\xffn"}, "h\n", "a?[31m\ufffdn@h?"},
-		{"longer than the API takes", []string{"USER=" + strings.Repeat("ä", 200)}, "h", strings.Repeat("ä", 128)},
+		{"both", []string{"USER=ann", "LOGNAME=root"}, "root", "build-7", "ann@build-7"},
+		{"only the login name", []string{"LOGNAME=ann"}, "root", "build-7", "ann@build-7"},
+		{"only the account", nil, "root", "build-7", "root@build-7"},
+		{"no user", nil, "", "build-7", "build-7"},
+		{"no machine", []string{"USER=ann"}, "", "", "ann"},
+		{"neither", nil, "", "", ""},
+		{"control characters and what is not UTF-8", []string{"USER=a\x1b[31m\xffn"}, "", "h\n", "a?[31m\ufffdn@h?"},
+		{"longer than the API takes", []string{"USER=" + strings.Repeat("ä", 200)}, "", "h", strings.Repeat("ä", 128)},
 	}
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
@@ -32,6 +35,12 @@ func TestCallerIsNamedByUserAndMachine(t *testing.T) {
 					return "", errors.New("it has none")
 				}
 				return c.host, nil
+			}
+			a.account = func() (*user.User, error) {
+				if c.account == "" {
+					return nil, user.UnknownUserIdError(7)
+				}
+				return &user.User{Username: c.account}, nil
 			}
 			if got := a.caller(); got != c.want {
 				t.Errorf("%q, want %q", got, c.want)

@@ -2,8 +2,8 @@
 // out, and an exit code that scripts can trust.
 //
 // Execute is the whole program without its process: it reads no global but the
-// machine's name and the signals that the process gets while `errand run` attends
-// a run. Each command
+// names of user and machine, and the signals that the process gets while
+// `errand run` attends a run. Each command
 // has a file; around them are the pieces that they share:
 //
 //   - connection.go finds the node and the token, retry.go decides which
@@ -22,6 +22,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"os/user"
 	"strings"
 	"sync"
 	"time"
@@ -39,8 +40,9 @@ type app struct {
 	stderr  io.Writer
 	environ map[string]string
 	now     func() time.Time
-	// hostname names this machine.
+	// hostname names this machine, account the user whose process this is.
 	hostname func() (string, error)
+	account  func() (*user.User, error)
 
 	address   string
 	tokenFile string
@@ -65,6 +67,7 @@ func newApp(stdin io.Reader, stdout, stderr io.Writer, environ []string) *app {
 		environ:  make(map[string]string, len(environ)),
 		now:      time.Now,
 		hostname: os.Hostname,
+		account:  user.Current,
 		output:   formatTable,
 		patience: defaultPatience,
 	}
