@@ -173,7 +173,7 @@ func (m *Machine) accept(a *recordv1.Assignment, commit int64) {
 		refusal = m.noRoom(entry.GetCpuMillis(), entry.GetMemoryBytes())
 	}
 	if !m.enabled(entry.GetDriver()) {
-		refusal, reason = "driver "+entry.GetDriver()+" is not enabled on node "+m.config.ID, recordv1.Reason_REASON_START_ERROR
+		refusal, reason = m.notEnabled(entry.GetDriver()), recordv1.Reason_REASON_START_ERROR
 	}
 	p := m.add(entry, a)
 	if refusal != "" {

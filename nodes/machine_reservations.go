@@ -3,6 +3,7 @@ package nodes
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/errand-run/errand/actors"
@@ -41,7 +42,7 @@ func (m *Machine) refusal(driver string, cpuMillis, memoryBytes int64) (string, 
 	case m.phase < PhaseAnnounced:
 		return "the node is starting: it is not registered yet", 0
 	case !m.enabled(driver):
-		return fmt.Sprintf("driver %q is not enabled on node %s (enabled: %v)", driver, m.config.ID, m.config.Drivers), recordv1.Reason_REASON_START_ERROR
+		return m.notEnabled(driver), recordv1.Reason_REASON_START_ERROR
 	case m.draining:
 		return "the node is draining", 0
 	case m.journalErr != nil:
@@ -53,6 +54,10 @@ func (m *Machine) refusal(driver string, cpuMillis, memoryBytes int64) (string, 
 }
 
 func (m *Machine) enabled(driver string) bool { return slices.Contains(m.config.Drivers, driver) }
+
+func (m *Machine) notEnabled(driver string) string {
+	return fmt.Sprintf("driver %q is not enabled (enabled: %s)", driver, strings.Join(m.config.Drivers, ", "))
+}
 
 func (m *Machine) noRoom(cpuMillis, memoryBytes int64) string {
 	switch {
