@@ -146,14 +146,32 @@ func answer(pump *Pump, w *logs.Writer, listener int) {
 	_ = unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &limit)
 	_ = unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_SNDTIMEO, &limit)
 	var b [len(FlushRequest)]byte
-	if n, err := unix.Read(fd, b[:]); err != nil || string(b[:max(n, 0)]) != FlushRequest {
+	if n, err := read(fd, b[:]); err != nil || string(b[:n]) != FlushRequest {
 		return
 	}
 	reply := answerIncomplete
 	if w.End(pump.Drain(FlushLimit)) {
 		reply = answerComplete
 	}
-	_ = unix.Sendto(fd, []byte(reply), unix.MSG_NOSIGNAL, nil)
+	_ = uninterrupted(func() error { return unix.Sendto(fd, []byte(reply), unix.MSG_NOSIGNAL, nil) })
+}
+
+// uninterrupted repeats a call that a signal cut: calls on a socket with a timeout are
+// never taken up again by the kernel, and the runtime sends itself signals.
+func uninterrupted(call func() error) error {
+	for {
+		if err := call(); !errors.Is(err, unix.EINTR) {
+			return err
+		}
+	}
+}
+
+func read(fd int, b []byte) (n int, err error) {
+	err = uninterrupted(func() error {
+		n, err = unix.Read(fd, b)
+		return err
+	})
+	return max(n, 0), err
 }
 
 // protect keeps the logger away from the out-of-memory killer, as far as it may.
@@ -268,17 +286,18 @@ func Flush(ctx context.Context, runDir string) (complete bool, err error) {
 	timeout := unix.NsecToTimeval(limit.Nanoseconds())
 	_ = unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &timeout)
 	_ = unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_SNDTIMEO, &timeout)
-	if err := unix.Connect(fd, addr); err != nil {
+	if err := uninterrupted(func() error { return unix.Connect(fd, addr) }); err != nil {
 		if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ECONNREFUSED) {
 			return false, ErrNoLogger
 		}
 		return false, fmt.Errorf("flush log: %w", err)
 	}
-	if err := unix.Sendto(fd, []byte(FlushRequest), unix.MSG_NOSIGNAL, nil); err != nil {
+	err = uninterrupted(func() error { return unix.Sendto(fd, []byte(FlushRequest), unix.MSG_NOSIGNAL, nil) })
+	if err != nil {
 		return false, fmt.Errorf("flush log: %w", err)
 	}
 	var b [64]byte
-	n, err := unix.Read(fd, b[:])
+	n, err := read(fd, b[:])
 	if err != nil {
 		return false, fmt.Errorf("flush log: %w", err)
 	}

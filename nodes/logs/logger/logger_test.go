@@ -103,7 +103,9 @@ func TestFlushCompletesTheLogWhileThePipesAreOpen(t *testing.T) {
 		t.Fatalf("pid file %q: %v", b, err)
 	}
 	want := strings.Repeat("0123456789\n", 5000)
-	go func() { _, _ = p.stderr.WriteString("error") }()
+	if _, err := p.stderr.WriteString("error"); err != nil {
+		t.Fatal(err)
+	}
 	if _, err := p.stdout.WriteString(want); err != nil {
 		t.Fatal(err)
 	}
@@ -159,7 +161,7 @@ func TestFlushReadsThePipesDryFirst(t *testing.T) {
 		t.Fatal(err)
 	}
 	if a := <-answers; a.err != nil || !a.complete {
-		t.Fatalf("flush: %+v", a)
+		t.Fatalf("flush: %v, %v", a.complete, a.err)
 	}
 	if stdout, _, _, _ := p.read(t, logs.Options{}); stdout != want {
 		t.Fatalf("%d bytes of %d", len(stdout), len(want))
