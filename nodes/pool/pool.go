@@ -254,13 +254,17 @@ func (p *Pool) run(j job) {
 	}
 	defer cancel()
 	var result nodes.SandboxResult
-	if ctx.Err() != nil && j.op.Verb != nodes.VerbStart {
-		result = failed(records.ClassUnavailable, j.op, errClosed)
-	} else if ctx.Err() != nil {
+	switch {
+	case ctx.Err() == nil:
+		result = p.call(ctx, j.op)
+	case p.patient.Err() == nil:
+		// Abandoned before its turn.
+		result = failed(records.ClassDeadline, j.op, ctx.Err())
+	case j.op.Verb == nodes.VerbStart:
 		// Not started: but nobody is left to say so but the journal.
 		result = failed(records.ClassOutcomeUnknown, j.op, errClosed)
-	} else {
-		result = p.call(ctx, j.op)
+	default:
+		result = failed(records.ClassUnavailable, j.op, errClosed)
 	}
 	if j.op.Verb == nodes.VerbCreate {
 		p.mu.Lock()

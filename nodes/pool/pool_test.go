@@ -3,6 +3,7 @@ package pool
 import (
 	"context"
 	"errors"
+	"fmt"
 	"path/filepath"
 	"sync"
 	"sync/atomic"
@@ -162,6 +163,25 @@ func TestPoolBoundsAVerbAndLetsOthersPass(t *testing.T) {
 	}
 	if most := g.most.Load(); most != removesMax {
 		t.Errorf("%d removals at a time, want %d", most, removesMax)
+	}
+}
+
+func TestPoolAbandonedCreateThatWaitsForItsTurnIsBrokenOff(t *testing.T) {
+	p, g := newPool(t)
+	create := func(id string) nodes.SandboxOp {
+		return nodes.SandboxOp{Verb: nodes.VerbCreate, Driver: "gated", ID: id, Spec: spec(t, id, "exit=0")}
+	}
+	for i := range createsMax {
+		ask(t, p, create(fmt.Sprintf("e%d", i)))
+	}
+	for range createsMax {
+		<-g.began
+	}
+	last := ask(t, p, create("last"))
+	p.Abandon("gated", "last")
+	close(g.gate)
+	if r := <-last; records.ClassOf(r.Err) != records.ClassDeadline || !errors.Is(r.Err, context.Canceled) {
+		t.Errorf("%v of class %v", r.Err, records.ClassOf(r.Err))
 	}
 }
 
