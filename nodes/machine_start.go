@@ -131,7 +131,10 @@ func (m *Machine) createdOrNot(p *placement, err error) {
 		m.tearDown(p)
 		return
 	}
-	if err != nil {
+	var refused *sandbox.StartError
+	switch {
+	case errors.As(err, &refused) && refused.Permanent: // the run's own fault
+	case err != nil:
 		m.log(actors.LogWarn, "sandbox can not be created", "run", p.key.Run, "sandbox", p.id, "error", err.Error())
 	}
 	if p.overdue != nil {
