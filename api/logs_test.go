@@ -43,11 +43,13 @@ type received struct {
 	end            *errandv1.LogEnd
 	attempt        int32
 	messages       int
+	chunks         int
 }
 
 func (got *received) take(message *errandv1.LogsResponse) {
 	got.messages++
 	got.attempt = message.GetAttempt()
+	got.chunks += len(message.GetChunks())
 	for _, chunk := range message.GetChunks() {
 		out := &got.stdout
 		if chunk.GetStream() == errandv1.Stream_STREAM_STDERR {
@@ -184,6 +186,31 @@ func TestLogsOfManyBytesAreExactAndComeInBatches(t *testing.T) {
 		}
 		if got.messages > 200 {
 			t.Errorf("%d messages", got.messages)
+		}
+	}
+}
+
+// A chunk for each line made a log of short lines a hundred times slower than one of long
+// lines.
+func TestLogsOfShortLinesTravelAsTheyWereRead(t *testing.T) {
+	r := newRig(t)
+	r.put("r.web.a", placed("n1", 1))
+	w := r.logOf("r.web.a", 1)
+	data := bytes.Repeat([]byte("y\n"), 1<<20)
+	w.Append(logs.Stdout, data)
+	w.End(true)
+	r.end("r.web.a", recordv1.Status_STATUS_SUCCEEDED, 5)
+	for _, follow := range []bool{false, true} {
+		got, err := r.logs(&errandv1.LogsRequest{Id: "r.web.a", Follow: follow})
+		if err != nil || !bytes.Equal(got.stdout.Bytes(), data) {
+			t.Errorf("%d of %d bytes, %v", got.stdout.Len(), len(data), err)
+		}
+		if most := len(data) / logs.MaxRecord; got.chunks > most {
+			t.Errorf("%d chunks; want at most %d", got.chunks, most)
+		}
+		tail, err := r.logs(&errandv1.LogsRequest{Id: "r.web.a", Follow: follow, TailLines: 40_000})
+		if err != nil || tail.stdout.Len() != 80_000 {
+			t.Errorf("tail: %d bytes, %v", tail.stdout.Len(), err)
 		}
 	}
 }

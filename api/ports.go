@@ -82,7 +82,8 @@ type LogBatch struct {
 	End *LogEnd
 }
 
-// LogChunk is one line, or a part of a long one, with its line end.
+// LogChunk is what was read at once from one stream: any number of lines, the last one
+// perhaps unfinished.
 type LogChunk struct {
 	Stream errandv1.Stream
 	At     time.Time

@@ -54,12 +54,11 @@ func (r *reader) Next(ctx context.Context) (api.LogBatch, error) {
 	if r.over {
 		return batch, io.EOF
 	}
-	size, gathering := 0, context.Context(nil)
+	if err := ctx.Err(); err != nil {
+		return batch, err
+	}
+	size, reading := 0, ctx
 	for size < api.LogBatchBytes && len(batch.Chunks) < api.LogBatchChunks {
-		reading := ctx
-		if gathering != nil && !r.reader.More() {
-			reading = gathering
-		}
 		chunk, err := r.reader.Next(reading)
 		switch {
 		case errors.Is(err, io.EOF):
@@ -72,7 +71,7 @@ func (r *reader) Next(ctx context.Context) (api.LogBatch, error) {
 		}
 		if len(batch.Chunks) == 0 && r.follow {
 			var cancel context.CancelFunc
-			gathering, cancel = context.WithTimeout(ctx, gatherTime)
+			reading, cancel = context.WithTimeout(ctx, gatherTime)
 			defer cancel()
 		}
 		size += len(chunk.Data)

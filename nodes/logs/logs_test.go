@@ -105,7 +105,7 @@ func TestLogReadsBackByteForByte(t *testing.T) {
 	}
 }
 
-func TestChunksAreLinesAndPieces(t *testing.T) {
+func TestChunksAreWhatWasReadAtOnce(t *testing.T) {
 	dir := t.TempDir()
 	now := time.Unix(100, 0)
 	w := create(t, dir, WriterOptions{Now: func() time.Time { now = now.Add(time.Second); return now }})
@@ -119,8 +119,7 @@ func TestChunksAreLinesAndPieces(t *testing.T) {
 		got = append(got, fmt.Sprintf("%d %d %v %q", c.Stream, c.At.Unix(), c.Continues, c.Data))
 	}
 	want := []string{
-		`1 101 false "one\n"`, `1 101 false "two\n"`, `1 101 false "thr"`, `2 102 false "err\n"`,
-		`1 103 true "ee\n"`, `1 103 false "\n"`, `1 103 false "last"`,
+		`1 101 false "one\ntwo\nthr"`, `2 102 false "err\n"`, `1 103 true "ee\n\nlast"`,
 	}
 	if fmt.Sprint(got) != fmt.Sprint(want) {
 		t.Fatalf("got %v", got)
@@ -129,8 +128,25 @@ func TestChunksAreLinesAndPieces(t *testing.T) {
 		t.Fatal("an end mark where there is none")
 	}
 	since, _ := read(t, dir, Options{Since: time.Unix(102, 0)})
-	if len(since) != 4 {
+	if len(since) != 2 {
 		t.Fatalf("since: %d chunks", len(since))
+	}
+	// A tail begins within a record.
+	for lines, want := range map[int][]string{
+		1: {`1 103 false "last"`},
+		2: {`1 103 false "\nlast"`},
+		3: {`2 102 false "err\n"`, `1 103 true "ee\n\nlast"`},
+		4: {`1 101 false "thr"`, `2 102 false "err\n"`, `1 103 true "ee\n\nlast"`},
+		5: {`1 101 false "two\nthr"`, `2 102 false "err\n"`, `1 103 true "ee\n\nlast"`},
+	} {
+		tail, _ := read(t, dir, Options{Tail: lines})
+		got = nil
+		for _, c := range tail {
+			got = append(got, fmt.Sprintf("%d %d %v %q", c.Stream, c.At.Unix(), c.Continues, c.Data))
+		}
+		if fmt.Sprint(got) != fmt.Sprint(want) {
+			t.Errorf("tail %d: %v", lines, got)
+		}
 	}
 }
 

@@ -1,7 +1,6 @@
 package logs
 
 import (
-	"bytes"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -36,14 +35,15 @@ type Options struct {
 	Follow bool
 }
 
-// Chunk is a line with its line end, or a piece of a line. The chunks of a stream,
-// put together, are what was written, byte for byte.
+// Chunk is what was read at once from one stream of the command: any number of lines,
+// the last one perhaps unfinished, at most MaxRecord bytes. The chunks of a stream, put
+// together, are what was written, byte for byte.
 type Chunk struct {
 	Stream Stream
 	// At is when it was read from the command.
 	At   time.Time
 	Data []byte
-	// Continues tells that an earlier chunk of the stream began this line.
+	// Continues tells that an earlier chunk of the stream began the first line.
 	Continues bool
 	// Offset is where the chunk stands, Next where to go on after it.
 	Offset, Next int64
@@ -98,23 +98,24 @@ func OpenReader(dir string, opts Options) (*Reader, error) {
 
 // Next returns the next chunk; its data is valid until the next call. At the end it
 // returns io.EOF. With Follow it waits for the end mark; where none comes, because
-// the log's writer is dead, only the context ends it. Any other error is one of the
-// disk or the context's.
+// the log's writer is dead, only the context ends it. What can be had without waiting
+// is returned even when the context is over. Any other error is one of the disk or the
+// context's.
 func (r *Reader) Next(ctx context.Context) (Chunk, error) {
 	wait := pollMin
 	for {
-		if err := ctx.Err(); err != nil {
-			return Chunk{}, err
-		}
 		chunk, ok, err := r.step()
 		if err != nil {
 			return Chunk{}, err
 		}
-		if ok {
-			if chunk.At.Before(r.opts.Since) {
-				continue
-			}
+		if ok && !chunk.At.Before(r.opts.Since) {
 			return chunk, nil
+		}
+		if err := ctx.Err(); err != nil {
+			return Chunk{}, err
+		}
+		if ok {
+			continue
 		}
 		if r.ended || !r.opts.Follow {
 			if r.missed > 0 {
@@ -141,9 +142,6 @@ func (r *Reader) End() (end End, ok bool) { return r.end, r.ended }
 
 // Offset returns where reading would go on: the Next of the last chunk.
 func (r *Reader) Offset() int64 { return r.offset }
-
-// More tells whether the next chunk is in memory, so that Next will not wait.
-func (r *Reader) More() bool { return len(r.rest.Data) > 0 }
 
 // Close releases the reader.
 func (r *Reader) Close() error {
@@ -178,7 +176,7 @@ func (r *Reader) step() (chunk Chunk, ok bool, err error) {
 		}
 		r.take(h, record)
 	}
-	return r.line(), true, nil
+	return r.all(), true, nil
 }
 
 // take accepts a record that begins at r.offset, or before it if reading begins
@@ -204,15 +202,11 @@ func (r *Reader) take(h header, record []byte) {
 	}
 }
 
-// line takes the next line from the current record.
-func (r *Reader) line() Chunk {
+// all takes what the current record still holds. Cut into lines it would cost a hundred
+// times as much on its way to where it is shown.
+func (r *Reader) all() Chunk {
 	chunk := r.rest
-	if i := bytes.IndexByte(chunk.Data, '\n'); i >= 0 && i+1 < len(chunk.Data) {
-		chunk.Data = chunk.Data[:i+1]
-		chunk.Next = r.rest.Next - int64(len(r.rest.Data)-i-1)
-	}
-	r.rest.Data = r.rest.Data[len(chunk.Data):]
-	r.rest.Offset, r.rest.Continues = chunk.Next, false
+	r.rest.Data = nil
 	r.offset = chunk.Next
 	chunk.Dropped, r.missed = r.missed, 0
 	return chunk

@@ -1,6 +1,7 @@
 package logs
 
 import (
+	"bytes"
 	"errors"
 	"io/fs"
 )
@@ -43,6 +44,14 @@ func lineStarts(dir string, start int64, lines int) ([]int64, error) {
 	}
 	ring := make([]int64, 0, lines)
 	next := 0
+	begins := func(offset int64) {
+		if len(ring) < lines {
+			ring = append(ring, offset)
+			return
+		}
+		ring[next] = offset
+		next = (next + 1) % lines
+	}
 	for {
 		h, record, err := r.record()
 		if err != nil {
@@ -52,17 +61,21 @@ func lineStarts(dir string, start int64, lines int) ([]int64, error) {
 			return append(ring[next:len(ring):len(ring)], ring[:next]...), nil
 		}
 		r.take(h, record)
-		for len(r.rest.Data) > 0 {
-			chunk := r.line()
-			if chunk.Continues {
-				continue
+		if len(r.rest.Data) == 0 {
+			continue
+		}
+		chunk := r.all()
+		if !chunk.Continues {
+			begins(chunk.Offset)
+		}
+		// A line within a record has the offset of its first byte, one at its begin that
+		// of the record's header.
+		for at := 0; ; {
+			length := bytes.IndexByte(chunk.Data[at:], '\n') + 1
+			if at += length; length == 0 || at == len(chunk.Data) {
+				break
 			}
-			if len(ring) < lines {
-				ring = append(ring, chunk.Offset)
-				continue
-			}
-			ring[next] = chunk.Offset
-			next = (next + 1) % lines
+			begins(chunk.Next - int64(len(chunk.Data)-at))
 		}
 	}
 }

@@ -1480,8 +1480,8 @@ func (x *LogsResponse) GetAttempt() int32 {
 	return 0
 }
 
-// LogChunk is one line, or a part of a long one, byte for byte with its line
-// end.
+// LogChunk is what was read at once from one stream of the command, byte for byte:
+// any number of lines, the last one perhaps unfinished, 64 KiB at most.
 type LogChunk struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
 	Stream Stream                 `protobuf:"varint,1,opt,name=stream,proto3,enum=errand.v1.Stream" json:"stream,omitempty"`

@@ -100,45 +100,66 @@ func (p *logPrinter) flush(stream errandv1.Stream) error {
 // errPipe is returned when nobody reads the output any more.
 var errPipe = exitStatus(ExitPipe)
 
-// lineTail keeps the chunks of the last lines that were shown to it.
+// lineTail keeps the chunks that hold the last lines of a stream. A chunk may hold many
+// lines, so it counts them and cuts none before the end.
 type lineTail struct {
-	lines  int
-	only   errandv1.Stream
-	kept   []*errandv1.LogChunk
-	ends   int  // kept chunks that end a line
-	inLine bool // the last chunk did not end its line
+	lines int
+	only  errandv1.Stream
+	kept  []*errandv1.LogChunk
+	ends  int // line ends in kept
 }
 
 func (t *lineTail) add(chunks []*errandv1.LogChunk) error {
 	for _, chunk := range chunks {
-		if chunk.GetStream() != t.only {
+		if chunk.GetStream() != t.only || len(chunk.GetData()) == 0 {
 			continue
 		}
 		t.kept = append(t.kept, chunk)
-		t.inLine = !endsLine(chunk)
-		if !t.inLine {
-			t.ends++
+		t.ends += lineEnds(chunk)
+		for len(t.kept) > 1 && t.spare() {
+			t.ends -= lineEnds(t.kept[0])
+			t.kept = t.kept[1:]
 		}
-		t.trim()
 	}
 	return nil
 }
 
-// trim drops whole lines from the front.
-func (t *lineTail) trim() {
-	count := t.ends
-	if t.inLine {
-		count++
-	}
-	for ; count > t.lines; count-- {
-		for i, chunk := range t.kept {
-			if endsLine(chunk) {
-				t.kept = t.kept[i+1:]
-				break
-			}
-		}
-		t.ends--
-	}
+// spare tells whether the last lines are all behind the first chunk.
+func (t *lineTail) spare() bool {
+	first := t.kept[0]
+	behind := t.count() - lineEnds(first)
+	// What is behind a chunk that ends within a line begins within that line.
+	return behind > t.lines || behind == t.lines && endsLine(first)
 }
 
-func endsLine(chunk *errandv1.LogChunk) bool { return bytes.HasSuffix(chunk.GetData(), []byte("\n")) }
+// count is the number of lines in kept, the last one perhaps unfinished.
+func (t *lineTail) count() int {
+	if n := len(t.kept); n > 0 && !endsLine(t.kept[n-1]) {
+		return t.ends + 1
+	}
+	return t.ends
+}
+
+// last returns the last lines.
+func (t *lineTail) last() []*errandv1.LogChunk {
+	skip, kept := t.count()-t.lines, t.kept
+	for len(kept) > 0 && skip > 0 {
+		if ends := lineEnds(kept[0]); ends < skip || ends == skip && endsLine(kept[0]) {
+			skip -= ends
+			kept = kept[1:]
+			continue
+		}
+		first := kept[0]
+		data := first.GetData()
+		for ; skip > 0; skip-- {
+			data = data[bytes.IndexByte(data, '\n')+1:]
+		}
+		cut := &errandv1.LogChunk{Stream: first.GetStream(), At: first.GetAt(), Data: data, NextOffset: first.GetNextOffset()}
+		kept = append([]*errandv1.LogChunk{cut}, kept[1:]...)
+	}
+	return kept
+}
+
+func lineEnds(chunk *errandv1.LogChunk) int { return bytes.Count(chunk.GetData(), []byte{'\n'}) }
+
+func endsLine(chunk *errandv1.LogChunk) bool { return bytes.HasSuffix(chunk.GetData(), []byte{'\n'}) }

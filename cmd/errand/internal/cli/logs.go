@@ -117,7 +117,7 @@ func (s *logStream) tailOfStream(ctx context.Context, o *outage, only errandv1.S
 		return nil, err
 	}
 	s.show, s.request.Follow = show, follow
-	return end, show(tail.kept)
+	return end, show(tail.last())
 }
 
 func parseStream(name string) (errandv1.Stream, error) {

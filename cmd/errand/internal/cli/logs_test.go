@@ -66,6 +66,32 @@ func TestLogsSelections(t *testing.T) {
 	}
 }
 
+// A chunk is what was read at once: where lines matter, errand parts them.
+func TestLogsPartsChunksOfManyLines(t *testing.T) {
+	s := startFake(t, nil)
+	live := s.Add(&errandv1.Run{Id: "r.default.many", Status: errandv1.Status_STATUS_RUNNING})
+	live.Start()
+	for n, piece := range []string{"a\nb\nc", "c\nd\n", "\ne\n", "f", "f", "f\ng\nh"} {
+		live.WriteAt(toStdout, logStart.Add(time.Duration(n)*time.Minute), piece)
+		live.WriteAt(toStderr, logStart.Add(time.Duration(n)*time.Minute), "noise\nnoise")
+	}
+	live.Exit(0)
+	all := "a\nb\ncc\nd\n\ne\nfff\ng\nh"
+	lines := strings.SplitAfter(all, "\n")
+	i := newInvocation(t, s.URL())
+	for count := 1; count <= len(lines)+1; count++ {
+		want := strings.Join(lines[max(0, len(lines)-count):], "")
+		i.run("logs", "--stream", "stdout", "--tail", fmt.Sprint(count), "r.default.many").want(t, 0, want, "")
+	}
+	stamp := func(minute int) string {
+		return logStart.Add(time.Duration(minute)*time.Minute).Format(stampForm) + " "
+	}
+	want := stamp(0) + "a\n" + stamp(0) + "b\n" + stamp(0) + "cc\n" + stamp(1) + "d\n" + stamp(2) + "\n" + stamp(2) + "e\n" +
+		stamp(3) + "fff\n" + stamp(5) + "g\n" + stamp(5) + "h"
+	i.run("logs", "-t", "--stream", "stdout", "r.default.many").want(t, 0, want, "")
+	i.run("logs", "-t", "--stream", "stdout", "--tail", "2", "r.default.many").want(t, 0, stamp(5)+"g\n"+stamp(5)+"h", "")
+}
+
 func TestLogsFollowsAStreamFromItsTailOn(t *testing.T) {
 	s := startFake(t, nil)
 	live := addLogged(s, false)
