@@ -90,6 +90,7 @@ type Driver struct {
 	template func() (*specs.Spec, error)
 	users    sync.Map // userKey -> *account
 	exits    sync.Map // sandbox id -> sandbox.Exit, once it was judged
+	killed   sync.Map // sandbox id -> nothing, once Kill found processes to kill
 
 	open  context.Context // ends with Close, and every Wait with it
 	close context.CancelFunc

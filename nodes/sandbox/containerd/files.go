@@ -10,6 +10,7 @@ import (
 
 	"github.com/errand-run/errand/cluster/records"
 	"github.com/errand-run/errand/nodes/sandbox"
+	"github.com/errand-run/errand/nodes/sandbox/guest"
 	"github.com/errand-run/errand/nodes/sandbox/guest/status"
 )
 
@@ -34,12 +35,19 @@ type note struct {
 	LogDir     string `json:"logDir"`
 	Command    string `json:"command"`
 	WorkingDir string `json:"workingDir,omitempty"`
+	PidsLimit  int64  `json:"pidsLimit,omitempty"`
+}
+
+// start is what a failed start of the command is told with.
+func (n note) start() guest.Command {
+	return guest.Command{Name: n.Command, WorkingDir: n.WorkingDir, PidsLimit: n.PidsLimit}
 }
 
 func newNote(spec sandbox.Spec, command string) note {
 	return note{
 		Run: spec.Run, App: spec.App, Task: spec.Task, Attempt: spec.Attempt, Placement: spec.Placement, Node: spec.NodeUUID,
-		StartToken: spec.StartToken, SpecHash: spec.SpecHash, LogDir: spec.LogDir, Command: command, WorkingDir: spec.Spec.GetWorkingDir(),
+		StartToken: spec.StartToken, SpecHash: spec.SpecHash, LogDir: spec.LogDir, Command: command,
+		WorkingDir: spec.Spec.GetWorkingDir(), PidsLimit: spec.Spec.GetPidsLimit(),
 	}
 }
 

@@ -22,8 +22,17 @@ const (
 // codeKilled is what the shim says of a process that SIGKILL ended.
 const codeKilled = 128 + int(unix.SIGKILL)
 
-// initNeverRan is said of a sandbox whose init ended without a word.
-const initNeverRan = "the command was not started: its arguments and environment are too large, or the sandbox's init could not run"
+// What is said where there is no code.
+const (
+	initNeverRan = "the command was not started: its arguments and environment are too large, or the sandbox's init could not run"
+	initDied     = "the sandbox's init ended by itself before the command was known to run"
+	initDiedLate = "the sandbox was lost: its init ended by itself, and nobody saw how the command ended"
+	unseen       = "the sandbox was lost: nobody saw how its command ended"
+	unseenKill   = "its processes were killed; nobody saw an exit code"
+)
+
+// initKilledEarly goes with the code of a kill that came during the start.
+const initKilledEarly = "the sandbox was killed before the command was known to run"
 
 // testimony is what is known of a sandbox whose main process has ended, before
 // anyone judges it.
@@ -34,16 +43,18 @@ type testimony struct {
 	malformed bool
 	// code is the shim's, nil when the shim was lost and nobody else saw the end.
 	code *int
-	// at is the shim's exit time.
+	// at is the shim's exit time, or without it the time at which the loss was seen.
 	at time.Time
 	// gone tells that no process of the sandbox is left. It is always so where the
 	// shim has a code.
 	gone bool
+	// killed tells that this driver has killed processes of the sandbox.
+	killed bool
 	// oomKills counts the processes of the sandbox that the kernel killed for want of
 	// memory.
 	oomKills int
-	// command and workingDir are named where the command could not be executed.
-	command, workingDir string
+	// start is named where the command could not be executed.
+	start guest.Command
 }
 
 // outcome judges. Every row of the table is one case, and no row makes up a code:
@@ -51,9 +62,12 @@ type testimony struct {
 //	status file          shim    outcome
 //	exec-failed          any     the command never ran: reason by errno, no code
 //	exited, signaled     same    the code, seen by both
+//	exited, signaled     137     init's code: init was killed after its last word
 //	exited, signaled     lost    init's code, if the process is known to be gone
 //	empty                a code  init never ran (the shim's code is runc's): no code
 //	starting, running    137     init was killed, and all with it: signal 9
+//	starting             a code  init failed (the code is its own): no code
+//	running              a code  init failed, and nobody saw the end: no code
 //	any other            a code  they disagree: the shim's code
 //	any other            lost    nobody saw the end: no code
 //
@@ -61,36 +75,44 @@ type testimony struct {
 // command that wrote to its own status file behind it.
 func outcome(t testimony) (exit sandbox.Exit, disagree bool) {
 	exit = sandbox.Exit{StartedAt: t.file.StartedAt, At: t.at}
-	if exit.At.IsZero() {
+	state := t.file.State
+	told := state == status.Exited || state == status.Signaled
+	if told {
 		exit.At = t.file.At
 	}
-	switch state := t.file.State; {
+	switch {
 	case t.malformed && t.code != nil:
 		return withCode(exit, *t.code, 0, sourceShim, t.oomKills), true
 	case t.malformed:
-		return lost(exit), false
+		return lost(exit, t.killed), false
 	case state == status.ExecFailed:
 		exit.At, exit.StartedAt = t.file.At, time.Time{}
-		failure := guest.StartError(t.file, t.command, t.workingDir)
-		exit.Reason, exit.Message = failure.Reason, failure.Message
-		exit.Source = sourceInit
-		return exit, false
-	case t.code == nil && t.gone && (state == status.Exited || state == status.Signaled):
-		exit.At = t.file.At
+		failure := guest.StartError(t.file, t.start)
+		return without(exit, failure.Reason, failure.Message, sourceInit), false
+	case t.code == nil && t.gone && told:
 		return withCode(exit, t.file.ExitCode(), signalOf(t.file), sourceInit, t.oomKills), false
 	case t.code == nil:
-		return lost(exit), false
+		exit.At = t.at
+		return lost(exit, t.killed), false
 	case state == status.Empty:
-		exit.Reason, exit.Message = recordv1.Reason_REASON_START_ERROR, initNeverRan
-		exit.Source = sourceShim
-		return exit, false
-	case (state == status.Exited || state == status.Signaled) && t.file.ExitCode() == *t.code:
-		exit.At = t.file.At
+		return without(exit, recordv1.Reason_REASON_START_ERROR, initNeverRan, sourceShim), false
+	case told && t.file.ExitCode() == *t.code:
 		return withCode(exit, *t.code, signalOf(t.file), sourceBoth, t.oomKills), false
-	case (state == status.Starting || state == status.Running) && *t.code == codeKilled:
-		return withCode(exit, *t.code, int32(unix.SIGKILL), sourceShim, t.oomKills), false
+	case told && *t.code == codeKilled:
+		return withCode(exit, t.file.ExitCode(), signalOf(t.file), sourceInit, t.oomKills), false
+	case told:
+		exit.At = t.at
+		return withCode(exit, *t.code, 0, sourceShim, t.oomKills), true
+	case *t.code == codeKilled:
+		exit = withCode(exit, *t.code, int32(unix.SIGKILL), sourceShim, t.oomKills)
+		if state == status.Starting {
+			exit.Message = initKilledEarly
+		}
+		return exit, false
+	case state == status.Starting:
+		return without(exit, recordv1.Reason_REASON_START_ERROR, initDied, sourceShim), false
 	}
-	return withCode(exit, *t.code, 0, sourceShim, t.oomKills), true
+	return without(exit, recordv1.Reason_REASON_SANDBOX_LOST, initDiedLate, sourceShim), false
 }
 
 func signalOf(file status.Status) int32 {
@@ -100,8 +122,17 @@ func signalOf(file status.Status) int32 {
 	return 0
 }
 
-func lost(exit sandbox.Exit) sandbox.Exit {
-	exit.Reason, exit.Message = recordv1.Reason_REASON_SANDBOX_LOST, "the sandbox was lost: nobody saw how its command ended"
+// lost is the outcome without a witness.
+func lost(exit sandbox.Exit, killed bool) sandbox.Exit {
+	message := unseen
+	if killed {
+		message = unseenKill
+	}
+	return without(exit, recordv1.Reason_REASON_SANDBOX_LOST, message, "")
+}
+
+func without(exit sandbox.Exit, reason recordv1.Reason, message, source string) sandbox.Exit {
+	exit.Reason, exit.Message, exit.Source = reason, message, source
 	return exit
 }
 

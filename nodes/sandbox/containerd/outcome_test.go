@@ -12,7 +12,7 @@ import (
 
 func TestOutcomeOfEveryRowOfTheTable(t *testing.T) {
 	code := func(n int) *int { return &n }
-	running := status.Status{State: status.Running}
+	running, starting := status.Status{State: status.Running}, status.Status{State: status.Starting}
 	exited := func(n int) status.Status { return status.Status{State: status.Exited, Value: n} }
 	signaled := func(n int) status.Status { return status.Status{State: status.Signaled, Value: n} }
 	failed := func(stage status.Stage, errno unix.Errno) status.Status {
@@ -46,12 +46,19 @@ func TestOutcomeOfEveryRowOfTheTable(t *testing.T) {
 		{name: "empty and the shim lost", testimony: testimony{gone: true}, code: none, reason: recordv1.Reason_REASON_SANDBOX_LOST},
 		{name: "running and 137", testimony: testimony{file: running, code: code(137)}, code: 137, signal: 9, source: "shim"},
 		{name: "running and 137 with an OOM kill", testimony: testimony{file: running, code: code(137), oomKills: 2}, code: 137, signal: 9, source: "shim", oom: true},
-		{name: "starting and 137", testimony: testimony{file: status.Status{State: status.Starting}, code: code(137)}, code: 137, signal: 9, source: "shim"},
+		{name: "running and the code of an init that failed", testimony: testimony{file: running, code: code(2)}, code: none, reason: recordv1.Reason_REASON_SANDBOX_LOST, source: "shim"},
+		{name: "running and code 0", testimony: testimony{file: running, code: code(0)}, code: none, reason: recordv1.Reason_REASON_SANDBOX_LOST, source: "shim"},
+		{name: "starting and 137", testimony: testimony{file: starting, code: code(137)}, code: 137, signal: 9, source: "shim"},
+		{name: "starting and 137 with an OOM kill", testimony: testimony{file: starting, code: code(137), oomKills: 1}, code: 137, signal: 9, source: "shim", oom: true},
+		{name: "starting and the code of an init that failed", testimony: testimony{file: starting, code: code(2)}, code: none, reason: recordv1.Reason_REASON_START_ERROR, source: "shim"},
+		{name: "starting and code 0", testimony: testimony{file: starting, code: code(0)}, code: none, reason: recordv1.Reason_REASON_START_ERROR, source: "shim"},
 		{name: "running and the shim lost", testimony: testimony{file: running, gone: true}, code: none, reason: recordv1.Reason_REASON_SANDBOX_LOST},
 		{name: "starting and the shim lost", testimony: testimony{file: status.Status{State: status.Starting}, gone: true}, code: none, reason: recordv1.Reason_REASON_SANDBOX_LOST},
-		{name: "exited and another code", testimony: testimony{file: exited(0), code: code(137)}, code: 137, source: "shim", disagree: true},
+		{name: "exited 0 and init killed after its last word", testimony: testimony{file: exited(0), code: code(137)}, code: 0, source: "init"},
+		{name: "exited 3 and init killed after its last word, with an OOM kill", testimony: testimony{file: exited(3), code: code(137), oomKills: 1}, code: 3, source: "init"},
+		{name: "signaled 15 and init killed after its last word", testimony: testimony{file: signaled(15), code: code(137)}, code: 143, signal: 15, source: "init"},
+		{name: "exited and another code", testimony: testimony{file: exited(0), code: code(1)}, code: 1, source: "shim", disagree: true},
 		{name: "signaled and another code", testimony: testimony{file: signaled(15), code: code(1)}, code: 1, source: "shim", disagree: true},
-		{name: "running and another code", testimony: testimony{file: running, code: code(125)}, code: 125, source: "shim", disagree: true},
 		{name: "a file that is not to be believed and a code", testimony: testimony{malformed: true, code: code(4)}, code: 4, source: "shim", disagree: true},
 		{name: "a file that is not to be believed and the shim lost", testimony: testimony{malformed: true, gone: true}, code: none, reason: recordv1.Reason_REASON_SANDBOX_LOST},
 	}
@@ -68,6 +75,9 @@ func TestOutcomeOfEveryRowOfTheTable(t *testing.T) {
 			if exit.Code == nil && (exit.Message == "" || exit.Reason == 0) {
 				t.Error("no code and no word why")
 			}
+			if tc.testimony.file.State <= status.ExecFailed && !exit.StartedAt.IsZero() {
+				t.Error("a command that is not known to have run has a start")
+			}
 		})
 	}
 }
@@ -77,5 +87,30 @@ func TestOutcomeTakesTheTimesOfInit(t *testing.T) {
 	exit, _ := outcome(testimony{file: status.Status{State: status.Exited, StartedAt: start, At: start.Add(time.Second)}, code: &n, at: start.Add(2 * time.Second)})
 	if !exit.StartedAt.Equal(start) || !exit.At.Equal(start.Add(time.Second)) {
 		t.Errorf("started %v, ended %v", exit.StartedAt, exit.At)
+	}
+}
+
+func TestOutcomeOfALostSandboxIsDatedByItsLoss(t *testing.T) {
+	start := time.Unix(100, 0)
+	seen := start.Add(time.Minute)
+	for name, file := range map[string]status.Status{
+		"running":        {State: status.Running, StartedAt: start, At: start},
+		"perhaps exited": {State: status.Exited, StartedAt: start, At: start.Add(time.Second)},
+	} {
+		exit, _ := outcome(testimony{file: file, at: seen})
+		if exit.Code != nil || !exit.StartedAt.Equal(start) || !exit.At.Equal(seen) {
+			t.Errorf("%s: %+v", name, exit)
+		}
+	}
+}
+
+func TestOutcomeOfALostSandboxTellsTheDriversKill(t *testing.T) {
+	file := status.Status{State: status.Running}
+	killed, _ := outcome(testimony{file: file, gone: true, killed: true})
+	if killed.Reason != recordv1.Reason_REASON_SANDBOX_LOST || killed.Message != unseenKill {
+		t.Errorf("%+v", killed)
+	}
+	if other, _ := outcome(testimony{file: file, gone: true}); other.Message == killed.Message {
+		t.Errorf("a kill is told of that was none: %+v", other)
 	}
 }

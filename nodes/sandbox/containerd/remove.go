@@ -133,6 +133,7 @@ func (d *Driver) Remove(ctx context.Context, id string) error {
 		return fmt.Errorf("remove sandbox %s: %w", id, err)
 	}
 	d.exits.Delete(id)
+	d.killed.Delete(id)
 	return nil
 }
 

@@ -123,7 +123,7 @@ func (d *Driver) started(ctx context.Context, id string, n note) (time.Time, err
 		case malformed:
 			return time.Now(), nil
 		case s.State == status.ExecFailed:
-			return time.Time{}, guest.StartError(s, n.Command, n.WorkingDir)
+			return time.Time{}, guest.StartError(s, n.start())
 		case s.State >= status.Running:
 			return s.StartedAt, nil
 		}
@@ -135,7 +135,7 @@ func (d *Driver) started(ctx context.Context, id string, n note) (time.Time, err
 				return time.Now(), nil
 			}
 			if err == nil && process.GetStatus() == task.Status_STOPPED {
-				return d.endedAtOnce(id)
+				return d.endedAtOnce(id, process.GetExitStatus())
 			}
 		}
 		select {
@@ -149,11 +149,16 @@ func (d *Driver) started(ctx context.Context, id string, n note) (time.Time, err
 }
 
 // endedAtOnce judges an init that has ended before its word was seen.
-func (d *Driver) endedAtOnce(id string) (time.Time, error) {
-	if s, malformed, err := d.readStatus(id); err != nil || malformed || s.State != status.Empty {
-		return time.Now(), nil
+func (d *Driver) endedAtOnce(id string, code uint32) (time.Time, error) {
+	s, malformed, err := d.readStatus(id)
+	switch {
+	case err != nil || malformed:
+	case s.State == status.Empty:
+		return time.Time{}, sandbox.Permanentf(recordv1.Reason_REASON_START_ERROR, "%s", initNeverRan)
+	case s.State == status.Starting && int(code) != codeKilled:
+		return time.Time{}, sandbox.Permanentf(recordv1.Reason_REASON_START_ERROR, "%s", initDied)
 	}
-	return time.Time{}, sandbox.Permanentf(recordv1.Reason_REASON_START_ERROR, "%s", initNeverRan)
+	return time.Now(), nil
 }
 
 // Signal sends a signal to init, which passes it on to the command. It goes to the
@@ -205,7 +210,12 @@ func (d *Driver) Kill(ctx context.Context, id string) (bool, error) {
 	if err := checkID(id); err != nil {
 		return false, err
 	}
-	killed, err := d.parent.Group(id).Kill(ctx)
+	group := d.parent.Group(id)
+	if empty, err := group.Empty(); err == nil && !empty {
+		// Before the kill, since the end that it brings may be judged while it goes on.
+		d.killed.Store(id, struct{}{})
+	}
+	killed, err := group.Kill(ctx)
 	if err != nil {
 		return killed, records.Errorf(records.ClassDeadline, "sandbox %s: %w", id, err)
 	}

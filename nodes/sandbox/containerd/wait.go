@@ -13,6 +13,7 @@ import (
 
 	"github.com/errand-run/errand/cluster/records"
 	"github.com/errand-run/errand/nodes/sandbox"
+	"github.com/errand-run/errand/nodes/sandbox/guest/status"
 )
 
 const (
@@ -52,7 +53,11 @@ func (d *Driver) Wait(ctx context.Context, id string) (sandbox.Exit, error) {
 	if err != nil {
 		return sandbox.Exit{}, err
 	}
-	t := testimony{code: word.code, at: word.at, gone: gone, command: n.Command, workingDir: n.WorkingDir}
+	t := testimony{code: word.code, at: word.at, gone: gone, start: n.start()}
+	if t.at.IsZero() {
+		t.at = time.Now()
+	}
+	_, t.killed = d.killed.Load(id)
 	if t.file, t.malformed, err = d.readStatus(id); err != nil {
 		return sandbox.Exit{}, err
 	}
@@ -64,6 +69,10 @@ func (d *Driver) Wait(ctx context.Context, id string) (sandbox.Exit, error) {
 		d.log.Error("init and shim disagree about the end of a sandbox; the shim's code counts",
 			zap.String("sandbox", id), zap.String("run", n.Run), zap.Stringer("init", t.file.State), zap.Int("init_value", t.file.Value),
 			zap.Bool("init_malformed", t.malformed), zap.Int("shim", *t.code))
+	}
+	if exit.Code == nil && t.code != nil && (t.file.State == status.Starting || t.file.State == status.Running) {
+		d.log.Error("the init of a sandbox ended by itself and did not tell of the command's end",
+			zap.String("sandbox", id), zap.String("run", n.Run), zap.Stringer("init", t.file.State), zap.Int("shim", *t.code))
 	}
 	d.exits.Store(id, exit)
 	return exit, nil

@@ -90,28 +90,42 @@ func ignoreAbsent(err error) error {
 	return err
 }
 
+// Command is what the words of a failed start name.
+type Command struct {
+	// Name is the command's first word.
+	Name string
+	// WorkingDir is the directory that the run asks for.
+	WorkingDir string
+	// PidsLimit is the run's own limit of processes; 0 without one.
+	PidsLimit int64
+}
+
 // StartError says why init could not start the command, in the contract's words. s
 // must be ExecFailed.
-func StartError(s status.Status, command, workingDir string) *sandbox.StartError {
+func StartError(s status.Status, command Command) *sandbox.StartError {
 	errno := syscall.Errno(s.Value)
 	e := &sandbox.StartError{Permanent: true, Reason: recordv1.Reason_REASON_START_ERROR}
 	switch s.Stage {
 	case status.StageChdir:
-		e.Message = fmt.Sprintf("working directory %q: %v", workingDir, errno)
+		e.Message = fmt.Sprintf("working directory %q: %v", command.WorkingDir, errno)
 	case status.StageMount:
 		e.Message = fmt.Sprintf("mount /proc: %v", errno)
 		e.Permanent = false
 	case status.StageLookup:
-		e.Message = fmt.Sprintf("command %q: %v", command, errno)
+		e.Message = fmt.Sprintf("command %q: %v", command.Name, errno)
 		e.Reason = execReason(errno)
 	default:
-		e.Message = fmt.Sprintf("command %q: %v", command, errno)
+		e.Message = fmt.Sprintf("command %q: %v", command.Name, errno)
 		e.Reason = execReason(errno)
 		if errno == syscall.ENOENT {
-			e.Message = fmt.Sprintf("command %q: its interpreter does not exist", command)
+			e.Message = fmt.Sprintf("command %q: its interpreter does not exist", command.Name)
 		}
 	}
-	if errno == syscall.ENOMEM || errno == syscall.EAGAIN {
+	switch {
+	case errno == syscall.EAGAIN && command.PidsLimit > 0:
+		// Another try meets the same limit.
+		e.Message = fmt.Sprintf("command %q: no process could be made for it within the run's limit of %d processes (--pids-limit)", command.Name, command.PidsLimit)
+	case errno == syscall.ENOMEM || errno == syscall.EAGAIN:
 		e.Permanent = false
 	}
 	return e

@@ -86,7 +86,7 @@ func TestStartErrorNamesTheReason(t *testing.T) {
 		{status.StageChdir, syscall.ENOENT, other, true},
 		{status.StageMount, syscall.EPERM, other, false},
 	} {
-		e := StartError(status.Status{State: status.ExecFailed, Stage: c.stage, Value: int(c.errno)}, "cmd", "/dir")
+		e := StartError(status.Status{State: status.ExecFailed, Stage: c.stage, Value: int(c.errno)}, Command{Name: "cmd", WorkingDir: "/dir"})
 		if e.Reason != c.reason || e.Permanent != c.permanent || e.Message == "" {
 			t.Errorf("%s %v: %+v", c.stage, c.errno, e)
 		}

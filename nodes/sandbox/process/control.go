@@ -38,7 +38,7 @@ func (x *box) send(signal unix.Signal) (delivered bool, err error) {
 		return false, fmt.Errorf("open control pipe: %w", err)
 	}
 	defer unix.Close(fd)
-	_, err = unix.Write(fd, []byte{byte(signal)})
+	_, err = unix.Write(fd, []byte{byte(signal)}) //nolint:gosec // 1 to 64
 	switch {
 	case errors.Is(err, unix.EPIPE):
 		return false, nil

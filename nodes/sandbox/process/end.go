@@ -104,15 +104,15 @@ func (x *box) toExit(s status.Status, source string) sandbox.Exit {
 	exit := sandbox.Exit{StartedAt: s.StartedAt, At: s.At, Source: source}
 	switch s.State {
 	case status.Exited, status.Signaled:
-		code := int32(s.ExitCode())
+		code := int32(s.ExitCode()) //nolint:gosec // 0 to 255
 		exit.Code = &code
 		if s.State == status.Signaled {
-			exit.Signal = int32(s.Value)
+			exit.Signal = int32(s.Value) //nolint:gosec // 1 to 64
 			// A child that was killed for want of memory did not end the command.
 			exit.OOMKilled = s.OOMKills > 0 && exit.Signal == int32(unix.SIGKILL)
 		}
 	case status.ExecFailed:
-		start := guest.StartError(s, x.meta.Command, x.meta.Dir)
+		start := guest.StartError(s, x.meta.start())
 		exit.Reason, exit.Message = start.Reason, start.Message
 	default:
 		exit.Reason, exit.Message = recordv1.Reason_REASON_SANDBOX_LOST, "the command's end was not recorded"

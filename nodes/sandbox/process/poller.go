@@ -14,18 +14,18 @@ type poller struct {
 	done        chan struct{}
 
 	mu     sync.Mutex
-	calls  map[int32]func()
+	calls  map[int]func()
 	closed bool
 }
 
 func newPoller() (*poller, error) {
-	p := &poller{done: make(chan struct{}), calls: map[int32]func(){}}
+	p := &poller{done: make(chan struct{}), calls: map[int]func(){}}
 	var err error
 	if p.epoll, err = unix.EpollCreate1(unix.EPOLL_CLOEXEC); err != nil {
 		return nil, fmt.Errorf("make poller: %w", err)
 	}
 	if p.wake, err = unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK); err == nil {
-		err = unix.EpollCtl(p.epoll, unix.EPOLL_CTL_ADD, p.wake, &unix.EpollEvent{Events: unix.EPOLLIN, Fd: int32(p.wake)})
+		err = p.watch(p.wake)
 	}
 	if err != nil {
 		_ = unix.Close(p.epoll)
@@ -44,14 +44,17 @@ func (p *poller) add(fd int, call func()) error {
 		_ = unix.Close(fd)
 		return errClosed
 	}
-	p.calls[int32(fd)] = call
-	err := unix.EpollCtl(p.epoll, unix.EPOLL_CTL_ADD, fd, &unix.EpollEvent{Events: unix.EPOLLIN, Fd: int32(fd)})
-	if err != nil {
-		delete(p.calls, int32(fd))
+	p.calls[fd] = call
+	if err := p.watch(fd); err != nil {
+		delete(p.calls, fd)
 		_ = unix.Close(fd)
 		return fmt.Errorf("poll: %w", err)
 	}
 	return nil
+}
+
+func (p *poller) watch(fd int) error {
+	return unix.EpollCtl(p.epoll, unix.EPOLL_CTL_ADD, fd, &unix.EpollEvent{Events: unix.EPOLLIN, Fd: int32(fd)}) //nolint:gosec // a descriptor
 }
 
 func (p *poller) run() {
@@ -63,16 +66,17 @@ func (p *poller) run() {
 			return
 		}
 		for _, event := range events[:max(n, 0)] {
-			if event.Fd == int32(p.wake) {
+			fd := int(event.Fd)
+			if fd == p.wake {
 				return
 			}
 			p.mu.Lock()
-			call := p.calls[event.Fd]
-			delete(p.calls, event.Fd)
+			call := p.calls[fd]
+			delete(p.calls, fd)
 			p.mu.Unlock()
 			// Closing takes it out of the epoll set: no other process has it.
-			_ = unix.EpollCtl(p.epoll, unix.EPOLL_CTL_DEL, int(event.Fd), nil)
-			_ = unix.Close(int(event.Fd))
+			_ = unix.EpollCtl(p.epoll, unix.EPOLL_CTL_DEL, fd, nil)
+			_ = unix.Close(fd)
 			call()
 		}
 	}
@@ -86,7 +90,7 @@ func (p *poller) close() {
 	_, _ = unix.Write(p.wake, []byte{1, 0, 0, 0, 0, 0, 0, 0})
 	<-p.done
 	for fd := range p.calls {
-		_ = unix.Close(int(fd))
+		_ = unix.Close(fd)
 	}
 	_ = unix.Close(p.epoll)
 	_ = unix.Close(p.wake)

@@ -41,6 +41,7 @@ import (
 	recordv1 "github.com/errand-run/errand/messages/errand/record/v1"
 	"github.com/errand-run/errand/nodes/sandbox"
 	"github.com/errand-run/errand/nodes/sandbox/cgroup"
+	"github.com/errand-run/errand/nodes/sandbox/guest"
 	"github.com/errand-run/errand/nodes/sandbox/guest/pid"
 )
 
@@ -89,8 +90,15 @@ type meta struct {
 	// Command is the first word only, for messages.
 	Command string
 	Dir     string
+	// PidsLimit is the run's own.
+	PidsLimit int64
 	// Boot is the host's boot in which it was made: processes live no longer.
 	Boot string
+}
+
+// start is what a failed start of the command is told with.
+func (m meta) start() guest.Command {
+	return guest.Command{Name: m.Command, WorkingDir: m.Dir, PidsLimit: m.PidsLimit}
 }
 
 // box is a sandbox.

@@ -40,7 +40,8 @@ func (d *Driver) Create(_ context.Context, spec sandbox.Spec) error {
 			ID: spec.ID, Run: spec.Run, Attempt: spec.Attempt, Placement: spec.Placement,
 			StartToken: slices.Clone(spec.StartToken), SpecHash: slices.Clone(spec.SpecHash),
 		},
-		LogDir: spec.LogDir, Command: spec.Spec.GetCommand()[0], Dir: workingDir(spec.Spec), Boot: d.boot,
+		LogDir: spec.LogDir, Command: spec.Spec.GetCommand()[0], Dir: workingDir(spec.Spec),
+		PidsLimit: spec.Spec.GetPidsLimit(), Boot: d.boot,
 	}
 	x := d.newBox(m)
 	x.spec = spec.Spec
@@ -166,7 +167,7 @@ func (x *box) startedAt() (time.Time, error) {
 	switch {
 	case err != nil:
 	case s.State == status.ExecFailed:
-		return time.Time{}, guest.StartError(s, x.meta.Command, x.meta.Dir)
+		return time.Time{}, guest.StartError(s, x.meta.start())
 	case !s.StartedAt.IsZero():
 		return s.StartedAt, nil
 	default:

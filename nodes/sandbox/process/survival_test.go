@@ -308,8 +308,8 @@ func TestStartRefusesWhatCanNotRun(t *testing.T) {
 			if err == nil {
 				_, err = d.Start(bounded(t), spec.ID)
 			}
-			start, ok := err.(*sandbox.StartError)
-			if !ok || !start.Permanent || start.Reason != recordv1.Reason_REASON_START_ERROR || strings.Contains(start.Message, "secret") {
+			var start *sandbox.StartError
+			if !errors.As(err, &start) || !start.Permanent || start.Reason != recordv1.Reason_REASON_START_ERROR || strings.Contains(start.Message, "secret") {
 				t.Errorf("got %.200v", err)
 			}
 			remove(t, d, spec.ID)
@@ -371,8 +371,8 @@ func TestLimitsThatCanNotBeEnforcedAreRefused(t *testing.T) {
 			spec := specOf(root, "r.limit."+name, "true")
 			limit(spec.Spec)
 			err := d.Create(bounded(t), spec)
-			start, ok := err.(*sandbox.StartError)
-			if !ok || !start.Permanent || start.Reason != recordv1.Reason_REASON_START_ERROR || !strings.Contains(start.Message, "the "+name+" limit") {
+			var start *sandbox.StartError
+			if !errors.As(err, &start) || !start.Permanent || start.Reason != recordv1.Reason_REASON_START_ERROR || !strings.Contains(start.Message, "the "+name+" limit") {
 				t.Errorf("got %v", err)
 			}
 		})

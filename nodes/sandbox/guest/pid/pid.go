@@ -115,7 +115,7 @@ func (r Ref) Open() (fd int, err error) {
 // before what the kernel kills together with the process.
 func ended(fd int) bool {
 	for {
-		n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 0)
+		n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 0) //nolint:gosec // a descriptor
 		if !errors.Is(err, unix.EINTR) {
 			return n > 0
 		}
