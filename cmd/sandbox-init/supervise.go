@@ -215,7 +215,7 @@ func defaultActions(signals ...unix.Signal) error {
 	// A struct sigaction of the kernel: handler, flags, restorer and mask.
 	var action [4]uint64
 	for _, number := range signals {
-		_, _, errno := unix.RawSyscall6(unix.SYS_RT_SIGACTION, uintptr(number), uintptr(unsafe.Pointer(&action)), 0, 8, 0, 0)
+		_, _, errno := unix.RawSyscall6(unix.SYS_RT_SIGACTION, uintptr(number), uintptr(unsafe.Pointer(&action)), 0, 8, 0, 0) //nolint:gosec // the kernel only reads it, during the call
 		if errno != 0 {
 			return fmt.Errorf("set action of signal %d: %w", number, errno)
 		}

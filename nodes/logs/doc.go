@@ -69,11 +69,14 @@ func Dir(root, run string, attempt int32) string {
 	return filepath.Join(root, run+"."+strconv.Itoa(int(attempt)))
 }
 
+func putInt64(b []byte, v int64) { binary.LittleEndian.PutUint64(b, uint64(v)) } //nolint:gosec // the same bits
+func int64At(b []byte) int64     { return int64(binary.LittleEndian.Uint64(b)) } //nolint:gosec // the same bits
+
 // putHeader fills in the header that stands before data in record.
 func putHeader(record []byte, kind, flags byte, at int64) {
 	record[0], record[1], record[2], record[3] = magicByte, kind, flags, 0
-	binary.LittleEndian.PutUint32(record[4:], uint32(len(record)-headerSize))
-	binary.LittleEndian.PutUint64(record[8:], uint64(at))
+	binary.LittleEndian.PutUint32(record[4:], uint32(len(record)-headerSize)) //nolint:gosec // at most MaxRecord
+	putInt64(record[8:], at)
 	sum := crc32c.Update(crc32c.Sum(record[:16]), record[headerSize:])
 	binary.LittleEndian.PutUint32(record[16:], sum)
 }
@@ -90,7 +93,7 @@ func parseHeader(b []byte) (h header, ok bool) {
 	length := binary.LittleEndian.Uint32(b[4:])
 	h = header{
 		kind: b[1], flags: b[2], length: int(length),
-		at:  time.Unix(0, int64(binary.LittleEndian.Uint64(b[8:]))),
+		at:  time.Unix(0, int64At(b[8:])),
 		sum: binary.LittleEndian.Uint32(b[16:]),
 	}
 	if b[0] != magicByte || b[3] != 0 || length > MaxRecord {

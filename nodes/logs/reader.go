@@ -2,7 +2,6 @@ package logs
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
@@ -186,10 +185,10 @@ func (r *Reader) take(h header, record []byte) {
 	r.ended = h.kind == kindEnd
 	switch h.kind {
 	case kindEnd:
-		r.end = End{Complete: data[8] == 1, Dropped: int64(binary.LittleEndian.Uint64(data)), At: h.at}
+		r.end = End{Complete: data[8] == 1, Dropped: int64At(data), At: h.at}
 		r.offset += int64(len(record))
 	case kindGap:
-		r.missed += int64(binary.LittleEndian.Uint64(data))
+		r.missed += int64At(data)
 		r.offset += int64(len(record))
 	default:
 		r.rest = Chunk{

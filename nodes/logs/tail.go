@@ -34,7 +34,7 @@ func tailOffset(dir string, lines int) (int64, error) {
 // lineStarts returns the offsets at which the last lines of a segment begin.
 func lineStarts(dir string, start int64, lines int) ([]int64, error) {
 	r := &Reader{dir: dir, offset: start}
-	defer r.Close()
+	defer func() { _ = r.Close() }() // it was only read
 	opened, err := r.openAt(start)
 	if err != nil {
 		return nil, err

@@ -1,7 +1,6 @@
 package logs
 
 import (
-	"encoding/binary"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -149,7 +148,7 @@ func (w *Writer) writeGap() bool {
 		return true
 	}
 	var record [headerSize + 8]byte
-	binary.LittleEndian.PutUint64(record[headerSize:], uint64(w.gap))
+	putInt64(record[headerSize:], w.gap)
 	putHeader(record[:], kindGap, 0, w.opts.Now().UnixNano())
 	if !w.write(record[:], 0) {
 		return false
@@ -210,12 +209,14 @@ func (w *Writer) closeSegment() {
 }
 
 // End writes the end mark and returns whether the log is complete: drained says
-// that all output was read, and nothing of it may have been lost since.
+// that all output was read, and nothing of it may have been lost since: neither to the
+// log's limit or the disk, nor with a segment that somebody removed meanwhile.
 func (w *Writer) End(drained bool) (complete bool) {
 	w.Flush()
+	w.countRemoved()
 	var record [headerSize + 9]byte
 	complete = drained && w.dropped == 0
-	binary.LittleEndian.PutUint64(record[headerSize:], uint64(w.dropped))
+	putInt64(record[headerSize:], w.dropped)
 	if complete {
 		record[headerSize+8] = 1
 	}

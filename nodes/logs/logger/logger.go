@@ -28,9 +28,10 @@ import (
 )
 
 const (
-	// PIDFile and Socket are the names in the run directory.
+	// PIDFile is the name of the file in the run directory that says who the logger is.
 	PIDFile = "logger.pid"
-	Socket  = "logger.sock"
+	// Socket is the name of the socket beside it.
+	Socket = "logger.sock"
 	// FlushRequest is what a client of the socket sends.
 	FlushRequest = "flush\n"
 	// FlushLimit is how long a logger reads the pipes dry at most.

@@ -42,7 +42,7 @@ func (p *Pump) Turn(timeout time.Duration, others ...int) (ready []bool, took bo
 		if i >= 2 {
 			fds = append(fds, unix.PollFd{})
 		}
-		fds[i] = unix.PollFd{Fd: int32(fd), Events: unix.POLLIN}
+		fds[i] = unix.PollFd{Fd: int32(fd), Events: unix.POLLIN} //nolint:gosec // a descriptor
 	}
 	ready = make([]bool, len(others))
 	n := poll(fds, 0)
@@ -77,8 +77,11 @@ func poll(fds []unix.PollFd, timeout time.Duration) int {
 	return n
 }
 
+// streams are those of the pipes, in their order.
+var streams = [2]logs.Stream{logs.Stdout, logs.Stderr}
+
 func (p *Pump) take(i int) {
-	n, err := p.w.Fill(logs.Stream(i+1), func(b []byte) (int, error) { return unix.Read(p.fds[i], b) })
+	n, err := p.w.Fill(streams[i], func(b []byte) (int, error) { return unix.Read(p.fds[i], b) })
 	if n > 0 || errors.Is(err, unix.EINTR) || errors.Is(err, unix.EAGAIN) {
 		return
 	}

@@ -248,7 +248,7 @@ func (s *suite) log(spec sandbox.Spec) (stdout, stderr []byte) {
 	s.t.Helper()
 	r, err := logs.OpenReader(spec.LogDir, logs.Options{Follow: true})
 	s.check("open log", err)
-	defer r.Close()
+	defer func() { _ = r.Close() }() // it was only read
 	ctx := s.context()
 	for {
 		chunk, err := r.Next(ctx)

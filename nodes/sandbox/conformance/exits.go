@@ -57,7 +57,7 @@ func (s *suite) startErrors() {
 	for _, c := range cases {
 		spec := s.spec(c.command)
 		spec.Spec.WorkingDir = c.dir
-		_, err := s.createAndStart(spec)
+		err := s.createAndStart(spec)
 		var start *sandbox.StartError
 		if !errors.As(err, &start) || start.Reason != c.reason || !start.Permanent || start.Message == "" {
 			s.t.Errorf("%s: error is %v (%+v), want %v for good", c.name, err, start, c.reason)
@@ -66,12 +66,13 @@ func (s *suite) startErrors() {
 }
 
 // createAndStart is for commands that either may refuse.
-func (s *suite) createAndStart(spec sandbox.Spec) (time.Time, error) {
+func (s *suite) createAndStart(spec sandbox.Spec) error {
 	s.ids = append(s.ids, spec.ID)
 	if err := s.d.Create(s.context(), spec); err != nil {
-		return time.Time{}, err
+		return err
 	}
-	return s.d.Start(s.context(), spec.ID)
+	_, err := s.d.Start(s.context(), spec.ID)
+	return err
 }
 
 func (s *suite) failedStart() {
@@ -79,7 +80,7 @@ func (s *suite) failedStart() {
 	if s.h.Programmed {
 		spec = s.spec("start-error=NOT_FOUND")
 	}
-	_, err := s.createAndStart(spec)
+	err := s.createAndStart(spec)
 	s.isStartError(err, recordv1.Reason_REASON_NOT_FOUND)
 	if leftover := s.teardown(spec.ID); leftover {
 		s.t.Error("a command that never ran left something over")

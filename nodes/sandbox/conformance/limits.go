@@ -72,7 +72,7 @@ func (s *suite) oom() {
 	spec = s.spec("sh", "-c", `kill -9 $$`)
 	spec.Spec.MemoryBytes = 32 << 20
 	s.start(spec)
-	if exit := s.wait(spec.ID); exit.OOMKilled {
+	if exit = s.wait(spec.ID); exit.OOMKilled {
 		s.t.Errorf("told as a kill for want of memory: %s", show(exit))
 	}
 
