@@ -56,7 +56,8 @@ func (a *sandboxAgent) start(ctx context.Context) error {
 		ID: a.config.Name, Keys: a.cluster.keys, UUID: a.storage.uuid,
 		Address: a.cluster.listener.Addr().String(), Version: Version, BootID: boot, LogDir: a.storage.attemptLog,
 		SandboxesMax: a.config.SandboxesMax, CPUMillis: a.config.CPUMillis, MemoryBytes: a.config.MemoryBytes,
-		Drivers: a.host.enabled,
+		Drivers:         a.host.enabled,
+		AcceptLostStore: a.config.AcceptLossOf == LossOfStore, AcceptLostJournal: a.config.AcceptLossOf == LossOfJournal,
 	})
 	if err != nil {
 		a.clock.Close()
@@ -95,7 +96,7 @@ func (a *sandboxAgent) refuseSecondNode(ctx context.Context) error {
 	}
 	for _, kv := range result.Responses[0].KVs {
 		if other := records.LastPart(kv.Key); other != a.config.Name {
-			return fmt.Errorf("the store belongs to node %q and this is node %q: a cluster has one node so far; use the name of before, or another --etcd-prefix", other, a.config.Name)
+			return fmt.Errorf("the store belongs to node %q and this is node %q: a cluster has one node so far; start with --name %s if this is its machine and its data directory, else give this node a store of its own", other, a.config.Name, other)
 		}
 	}
 	return nil

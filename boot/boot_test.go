@@ -120,6 +120,7 @@ func TestConfigNamesEachFieldThatCanNotBe(t *testing.T) {
 		{name: "prefix", config: boot.Config{EtcdPrefix: "errand"}, says: "etcd-prefix"},
 		{name: "certificate without key", config: boot.Config{EtcdEndpoints: []string{"x"}, EtcdCert: "c"}, says: "etcd-key"},
 		{name: "authority without endpoints", config: boot.Config{EtcdCA: "c"}, says: "etcd-endpoints"},
+		{name: "loss of what can not be lost", config: boot.Config{AcceptLossOf: "all"}, says: "accept-loss-of"},
 		{name: "log level", config: boot.Config{LogLevel: "loud"}, says: "log-level"},
 	} {
 		t.Run(test.name, func(t *testing.T) {

@@ -32,6 +32,15 @@ const (
 	ContainerdPrivate = "private"
 )
 
+// What Config.AcceptLossOf may name. With LossOfStore the node goes on in a store
+// that is not its journal's; with LossOfJournal it takes its name up again in a
+// store that knows it although its journal is gone. Either way what still runs of
+// before is stopped, for nobody could tell of its end.
+const (
+	LossOfStore   = "store"
+	LossOfJournal = "journal"
+)
+
 // Bounds and defaults of the configuration.
 const (
 	ListenDefault       = "127.0.0.1:7400"
@@ -80,6 +89,9 @@ type Config struct {
 	LogBytes int64
 	// SandboxInit is the path of the helper binary; empty means the embedded one.
 	SandboxInit string
+	// AcceptLossOf is what the operator gives up for good, for one start: LossOfStore,
+	// LossOfJournal, or nothing.
+	AcceptLossOf string
 	// LogLevel is debug, info, warn or error.
 	LogLevel string
 }
@@ -131,6 +143,9 @@ func (c Config) Complete() (Config, error) {
 	}
 	if len(c.EtcdEndpoints) == 0 && (c.EtcdCert != "" || c.EtcdCA != "") {
 		refuse("etcd-cert, etcd-key, etcd-ca: only with etcd-endpoints")
+	}
+	if loss := c.AcceptLossOf; loss != "" && loss != LossOfStore && loss != LossOfJournal {
+		refuse("accept-loss-of %q: must be store or journal", loss)
 	}
 	if _, err := parseLevel(c.LogLevel); err != nil {
 		refuse("log-level %q: must be debug, info, warn or error", c.LogLevel)

@@ -9,7 +9,10 @@ import (
 	"time"
 
 	"go.uber.org/fx"
+	"go.uber.org/zap"
 
+	"github.com/errand-run/errand/cluster/records"
+	recordv1 "github.com/errand-run/errand/messages/errand/record/v1"
 	"github.com/errand-run/errand/nodes"
 	"github.com/errand-run/errand/nodes/journal"
 	"github.com/errand-run/errand/nodes/logs"
@@ -19,14 +22,16 @@ import (
 // of logs. Its start only reads; nothing is watched yet.
 type nodeStorage struct {
 	config  Config
+	log     *zap.Logger
+	cluster *clusterAccess
 	journal *journal.Journal
 	logDir  string
 	// uuid names this data directory for ever; all that is ours carries it.
 	uuid string
 }
 
-func newNodeStorage(lifecycle fx.Lifecycle, config Config, _ *clusterAccess) *nodeStorage {
-	s := &nodeStorage{config: config, logDir: filepath.Join(config.DataDir, "logs")}
+func newNodeStorage(lifecycle fx.Lifecycle, config Config, log *zap.Logger, cluster *clusterAccess) *nodeStorage {
+	s := &nodeStorage{config: config, log: log, cluster: cluster, logDir: filepath.Join(config.DataDir, "logs")}
 	add(lifecycle, part{name: "node storage", startTimeout: 20 * time.Second, stopTimeout: 10 * time.Second, start: s.start, stop: s.stop})
 	return s
 }
@@ -48,10 +53,40 @@ func (s *nodeStorage) start(ctx context.Context) error {
 	if err != nil {
 		return errors.Join(err, s.journal.Close())
 	}
-	if s.uuid = content.Meta.GetUuid(); s.uuid == "" {
-		s.uuid = nodes.NewUUID(systemRand{})
+	if s.uuid, err = s.identity(ctx, content.Meta.GetUuid()); err != nil {
+		return errors.Join(err, s.journal.Close())
 	}
 	return nil
+}
+
+// identity is the uuid of the journal, or of the node that the store remembers
+// when the loss of its journal was accepted, or a new one.
+func (s *nodeStorage) identity(ctx context.Context, journaled string) (string, error) {
+	lost := s.config.AcceptLossOf == LossOfJournal
+	if s.config.AcceptLossOf != "" {
+		s.log.Warn("a loss is accepted: start without --accept-loss-of the next time", zap.String("of", s.config.AcceptLossOf))
+	}
+	if journaled != "" {
+		if lost {
+			return "", fmt.Errorf("accept the loss of the journal: %s is there and is that of a node; if it is to be given up, move it away first",
+				filepath.Join(s.config.DataDir, journal.FileName))
+		}
+		return journaled, nil
+	}
+	if lost {
+		result, err := s.cluster.store.Do(ctx, records.Read(records.Get(s.cluster.keys.NodeInfo(s.config.Name))))
+		if err != nil {
+			return "", fmt.Errorf("read what the store knows of node %s: %w", s.config.Name, err)
+		}
+		if kv, ok := result.First(0); ok {
+			info := &recordv1.NodeInfo{}
+			if err := records.Decode(kv, info); err != nil {
+				return "", err
+			}
+			return info.GetUuid(), nil
+		}
+	}
+	return nodes.NewUUID(systemRand{}), nil
 }
 
 func loadJournal(ctx context.Context, j nodes.Journal) (nodes.JournalContent, error) {

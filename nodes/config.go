@@ -32,6 +32,12 @@ type Config struct {
 	// StartsInFlightMax bounds the sandboxes that are being created and started at
 	// one time; 0 means two per core.
 	StartsInFlightMax int
+	// AcceptLostStore lets a node go on whose journal belongs to another store: the
+	// records of that are given up and what runs of them is stopped.
+	AcceptLostStore bool
+	// AcceptLostJournal lets a node go on without a journal although sandboxes of it
+	// run: they are stopped.
+	AcceptLostJournal bool
 }
 
 func (c Config) validate() error {

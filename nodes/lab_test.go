@@ -101,6 +101,8 @@ type lab struct {
 	boot    string
 	lives   uint32
 	goal    Phase
+	// accept is what the operator has said of losses.
+	accept struct{ store, journal bool }
 
 	meta    *recordv1.JournalMeta
 	entries map[PlacementKey]*recordv1.JournalEntry
@@ -132,7 +134,7 @@ func newLab() *lab {
 		store: labStore{keys: map[string]records.KV{}}, goal: PhaseAnnounced,
 		now: actors.Instant{Wall: time.UnixMilli(1_800_000_000_000), WallHealthy: true, Boot: time.Hour},
 	}
-	l.store.apply(l.keys.Found(&recordv1.Cluster{Epoch: 1, Shards: 4, Hash: records.HashName, Solo: true}))
+	l.store.apply(l.keys.Found(&recordv1.Cluster{Epoch: 1, Shards: 4, Hash: records.HashName, Solo: true, Id: "cluster-1"}))
 	return l
 }
 
@@ -143,6 +145,7 @@ func (l *lab) launch() {
 		Config: Config{
 			ID: "n1", Keys: l.keys, BootID: l.boot, LogDir: func(string, int32) string { return "/logs" }, SandboxesMax: 8, CPUMillis: 4000, MemoryBytes: 1 << 30,
 			Drivers: []string{"null"}, StartsInFlightMax: 2,
+			AcceptLostStore: l.accept.store, AcceptLostJournal: l.accept.journal,
 		},
 		Incarnation: l.lives, FreshUUID: "uuid-1",
 	})

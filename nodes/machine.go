@@ -82,7 +82,11 @@ type Machine struct {
 	climbing bool
 	refused  error
 
-	meta     *recordv1.JournalMeta
+	meta *recordv1.JournalMeta
+	// fresh means that there was no journal.
+	fresh bool
+	// cluster is the id of the cluster in the store.
+	cluster  string
 	session  int64
 	epoch    int64
 	draining bool

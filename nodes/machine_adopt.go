@@ -15,7 +15,8 @@ type survivor struct {
 	info   sandbox.Info
 }
 
-// adopt asks every driver what there is and joins it with what the journal says.
+// adopt proves whose the journal is, asks every driver what there is, and joins
+// that with what the journal says.
 // A driver that does not answer is asked again: unavailable is never lost.
 func (m *Machine) adopt() {
 	for _, id := range sortedKeys(m.placements) {
@@ -25,6 +26,11 @@ func (m *Machine) adopt() {
 			return
 		}
 	}
+	m.identify(0, m.look)
+}
+
+// look asks every driver what there is.
+func (m *Machine) look() {
 	found, left := map[string]survivor{}, len(m.config.Drivers)
 	for _, driver := range m.config.Drivers {
 		m.list(driver, 0, func(infos []sandbox.Info) {
@@ -52,6 +58,9 @@ func (m *Machine) list(driver string, try int, then func([]sandbox.Info)) {
 
 func (m *Machine) adopted(found map[string]survivor) {
 	m.trouble = ""
+	if m.refuseWithoutJournal(found) {
+		return
+	}
 	for _, id := range sortedKeys(m.placements) {
 		p := m.placements[id]
 		s, ok := take(found, id)
@@ -59,7 +68,7 @@ func (m *Machine) adopted(found map[string]survivor) {
 		m.settle(p)
 	}
 	for _, id := range sortedKeys(found) {
-		m.adoptOrphan(found[id])
+		m.orphans[id] = &orphan{driver: found[id].driver, info: found[id].info}
 	}
 	m.reach(PhaseAdopted)
 }
@@ -125,6 +134,7 @@ func (m *Machine) evict(then func()) {
 			m.exit(p, lost("the node's session ended"))
 		}
 	}
+	m.endOrphans()
 	m.whenEmpty = then
 	m.emptyPerhaps()
 }
@@ -135,6 +145,7 @@ func (m *Machine) evict(then func()) {
 type orphan struct {
 	driver  string
 	info    sandbox.Info
+	ending  bool
 	killed  bool
 	looks   int
 	removes int
@@ -143,11 +154,18 @@ type orphan struct {
 // mayHaveRun tells whether its command may have been started.
 func (o *orphan) mayHaveRun() bool { return o.info.State != sandbox.StateCreated }
 
-func (m *Machine) adoptOrphan(s survivor) {
-	o := &orphan{driver: s.driver, info: s.info}
-	m.orphans[s.info.ID] = o
-	m.log(actors.LogWarn, "sandbox is not in the journal; it is stopped", "sandbox", o.info.ID, "run", o.info.Run, "driver", o.driver)
-	m.killOrphan(o, 0)
+// endOrphans kills them: when the node has its session, or before it opens
+// another one, for which no process of an earlier one may be left.
+func (m *Machine) endOrphans() {
+	for _, id := range sortedKeys(m.orphans) {
+		o := m.orphans[id]
+		if o.ending {
+			continue
+		}
+		o.ending = true
+		m.log(actors.LogWarn, "sandbox is not in the journal; it is stopped", "sandbox", o.info.ID, "run", o.info.Run, "driver", o.driver)
+		m.killOrphan(o, 0)
+	}
 }
 
 func (m *Machine) killOrphan(o *orphan, try int) {

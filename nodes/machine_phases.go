@@ -75,6 +75,7 @@ func (m *Machine) recovered(content JournalContent) {
 		m.reach(PhaseRecovered)
 		return
 	}
-	m.meta = &recordv1.JournalMeta{Node: m.config.ID, Uuid: m.config.FreshUUID}
-	m.journal(JournalChange{Meta: proto.CloneOf(m.meta)}, func() { m.reach(PhaseRecovered) })
+	// It is written when it is known that the node's name is free.
+	m.fresh, m.meta = true, &recordv1.JournalMeta{Node: m.config.ID, Uuid: m.config.FreshUUID}
+	m.reach(PhaseRecovered)
 }

@@ -87,35 +87,6 @@ func TestRestartGoesOnWhereTheJournalIs(t *testing.T) {
 	}
 }
 
-func TestRegisterRefuses(t *testing.T) {
-	for _, test := range []struct {
-		name, refusal string
-		prepare       func(*station)
-	}{
-		{"a store of an older epoch", "older copy", func(s *station) { s.meta.Epoch = 2 }},
-		{"a store without a cluster", "no cluster", func(s *station) { delete(s.store.keys, s.keys.Cluster()) }},
-		{"another number of shards", "shards", func(s *station) { s.keys.Shards = 8 }},
-		{"the name of another machine", "another machine", func(s *station) { s.meta.Uuid = "uuid-2" }},
-		{"the journal of another node", `node "n2"`, func(s *station) { s.meta.Node = "n2" }},
-		{"entries without an owner", "damaged", func(s *station) {
-			s.meta = nil
-			s.entries[PlacementKey{Run: tableRun}] = &recordv1.JournalEntry{Run: tableRun}
-		}},
-		{"a driver that is gone", "not enabled any more", func(s *station) {
-			s.entries[PlacementKey{Run: tableRun}] = &recordv1.JournalEntry{Run: tableRun, Driver: "gone", State: recordv1.JournalState_JOURNAL_STATE_STARTED}
-		}},
-	} {
-		t.Run(test.name, func(t *testing.T) {
-			s := newStation(t)
-			test.prepare(s)
-			s.restart()
-			if s.failure == nil || !strings.Contains(s.failure.Error(), test.refusal) {
-				t.Errorf("failure %v, phase %s", s.failure, s.reached)
-			}
-		})
-	}
-}
-
 func TestSessionOpenedJustBeforeACrashIsResumed(t *testing.T) {
 	s := newStation(t)
 	session := s.machine.session

@@ -10,24 +10,12 @@ import (
 	recordv1 "github.com/errand-run/errand/messages/errand/record/v1"
 )
 
-// The responses of the read that a registration begins with: those of
-// records.LoadSession, then two more.
-const (
-	loadedSession = iota
-	loadedInfo
-	loadedDrain
-	loadedCluster
-	loadedAssignments
-)
-
 // register resumes the session of before or opens a new one. In solo nobody else
 // can start anything, so a session has no lease and lasts as long as the boot.
 func (m *Machine) register() { m.registerTry(0) }
 
 func (m *Machine) registerTry(try int) {
-	ops := m.keys.LoadSession(m.config.ID).Then
-	ops = append(ops, records.Get(m.keys.Cluster()), records.Range(m.keys.AssignmentsOf(m.config.ID)))
-	m.commit(records.Read(ops...), func(result records.Result) {
+	m.commit(m.readIdentity(), func(result records.Result) {
 		if result.Err != nil {
 			m.registerAgain(try, fmt.Errorf("read session: %w", result.Err))
 			return
@@ -51,6 +39,9 @@ func (m *Machine) judgeSession(loaded records.Result, try int) {
 	if err != nil {
 		m.refuse(fmt.Errorf("register node %s: %w", m.config.ID, err))
 		return
+	}
+	if m.foreign(info) {
+		m.leaveStore()
 	}
 	_, m.draining = loaded.First(loadedDrain)
 	kv, exists := loaded.First(loadedSession)
@@ -76,37 +67,6 @@ func (m *Machine) judgeSession(loaded records.Result, try int) {
 			m.registerTry(try + 1)
 		})
 	})
-}
-
-// judgeOwner makes sure that the name is ours and that the cluster is the one that
-// the journal knows.
-func (m *Machine) judgeOwner(loaded records.Result) (*recordv1.NodeInfo, int64, error) {
-	cluster, info := &recordv1.Cluster{}, &recordv1.NodeInfo{}
-	kv, ok := loaded.First(loadedCluster)
-	if !ok {
-		return nil, 0, fmt.Errorf("the store holds no cluster: %s is absent", m.keys.Cluster())
-	}
-	if err := records.Decode(kv, cluster); err != nil {
-		return nil, 0, err
-	}
-	if cluster.GetShards() != m.keys.Shards || cluster.GetHash() != records.HashName {
-		return nil, 0, fmt.Errorf("the cluster has %d shards by %s, this node is set to %d by %s",
-			cluster.GetShards(), cluster.GetHash(), m.keys.Shards, records.HashName)
-	}
-	if cluster.GetEpoch() < m.meta.GetEpoch() {
-		return nil, 0, fmt.Errorf("the store is at epoch %d, the journal has seen %d: it is an older copy", cluster.GetEpoch(), m.meta.GetEpoch())
-	}
-	m.epoch = cluster.GetEpoch()
-	kv, ok = loaded.First(loadedInfo)
-	if ok {
-		if err := records.Decode(kv, info); err != nil {
-			return nil, 0, err
-		}
-		if info.GetUuid() != m.meta.GetUuid() {
-			return nil, 0, fmt.Errorf("the name belongs to another machine (uuid %s, this one is %s): give this node another name", info.GetUuid(), m.meta.GetUuid())
-		}
-	}
-	return info, kv.Mod, nil
 }
 
 // resumable tells whether a session is this journal's, of this boot. A session
@@ -147,7 +107,7 @@ func (m *Machine) resume(kv records.KV, session *recordv1.NodeSession, try int) 
 func (m *Machine) open(info *recordv1.NodeInfo, infoMod int64, assignments []records.KV, try int) {
 	m.reverted = m.reverted || info.GetGeneration() > m.meta.GetGeneration()
 	if m.reverted {
-		m.log(actors.LogError, "the journal is older than the store remembers: assignments that it does not know may have been started")
+		m.log(actors.LogError, "the journal does not hold all that the store remembers: assignments that it does not know may have been started")
 	}
 	for _, kv := range assignments {
 		assignment := &recordv1.Assignment{}
@@ -161,7 +121,7 @@ func (m *Machine) open(info *recordv1.NodeInfo, infoMod int64, assignments []rec
 		}
 	}
 	m.meta.Generation = max(m.meta.GetGeneration(), info.GetGeneration()) + 1
-	m.meta.Session, m.meta.BootId, m.meta.Epoch = 0, m.config.BootID, m.epoch
+	m.meta.Session, m.meta.BootId, m.meta.Epoch, m.meta.Cluster = 0, m.config.BootID, m.epoch, m.cluster
 	m.journal(JournalChange{Meta: proto.CloneOf(m.meta)}, func() {
 		generation := m.meta.GetGeneration()
 		next := &recordv1.NodeInfo{Uuid: m.meta.GetUuid(), Generation: generation}
@@ -182,14 +142,15 @@ func (m *Machine) opened(session int64) {
 	done := func() {
 		m.log(actors.LogInfo, "session", "node", m.config.ID, "session", m.session, "generation", m.meta.GetGeneration())
 		m.reach(PhaseRegistered)
+		m.endOrphans()
 		for _, id := range sortedKeys(m.placements) {
 			m.remind(m.placements[id])
 		}
 	}
-	if m.meta.GetSession() == session && m.meta.GetEpoch() == m.epoch {
+	if m.meta.GetSession() == session && m.meta.GetEpoch() == m.epoch && m.meta.GetCluster() == m.cluster {
 		done()
 		return
 	}
-	m.meta.Session, m.meta.Epoch = session, m.epoch
+	m.meta.Session, m.meta.Epoch, m.meta.Cluster = session, m.epoch, m.cluster
 	m.journal(JournalChange{Meta: proto.CloneOf(m.meta)}, done)
 }

@@ -78,7 +78,7 @@ func TestNodeWhoseNameIsAnotherMachinesDoesNotStart(t *testing.T) {
 	w.dir = t.TempDir()
 	d := w.open(w.config("boot-1"))
 	defer d.close(t)
-	if err := d.start(ctx); err == nil || !strings.Contains(err.Error(), "belongs to another machine") {
+	if err := d.start(ctx); err == nil || !strings.Contains(err.Error(), "another machine has the name") {
 		t.Errorf("error %v", err)
 	}
 }

@@ -2,6 +2,7 @@ package store
 
 import (
 	"context"
+	"crypto/rand"
 
 	"github.com/errand-run/errand/cluster/records"
 	recordv1 "github.com/errand-run/errand/messages/errand/record/v1"
@@ -16,7 +17,7 @@ func (s *Store) EnsureCluster(ctx context.Context, keys records.Keys, solo bool)
 		return nil, records.Errorf(records.ClassInvalid, "a cluster has at least one shard, not %d", keys.Shards)
 	}
 	wanted := &recordv1.Cluster{
-		Epoch: 1, Shards: keys.Shards, Hash: records.HashName, Solo: solo, MinWriter: records.Writer,
+		Epoch: 1, Shards: keys.Shards, Hash: records.HashName, Solo: solo, MinWriter: records.Writer, Id: rand.Text(),
 	}
 	var backoff retries
 	for {

@@ -22,6 +22,7 @@ func TestEnsureCluster(t *testing.T) {
 		says string
 	}{
 		{"of a fresh store", nil, true, ""},
+		{"of another fresh store", nil, true, ""},
 		{"that exists", good, true, ""},
 		{"with other shards", &recordv1.Cluster{Shards: 8, Hash: records.HashName, Solo: true}, true, "8 shards, this node is configured with 64"},
 		{"with another hash", &recordv1.Cluster{Shards: 64, Hash: "fnv", Solo: true}, true, `"fnv"`},
@@ -29,6 +30,7 @@ func TestEnsureCluster(t *testing.T) {
 		{"of several nodes, alone", &recordv1.Cluster{Shards: 64, Hash: records.HashName}, true, "several nodes"},
 		{"of several nodes", &recordv1.Cluster{Shards: 64, Hash: records.HashName}, false, ""},
 	}
+	seen := map[string]bool{}
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
 			keys := records.Keys{Root: "/" + t.Name() + "/", Shards: 64}
@@ -45,6 +47,10 @@ func TestEnsureCluster(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
+			if c.stored == nil && (cluster.GetId() == "" || seen[cluster.GetId()]) {
+				t.Errorf("id %q is not its own", cluster.GetId())
+			}
+			seen[cluster.GetId()] = true
 			if c.stored != nil && !proto.Equal(cluster, c.stored) {
 				t.Errorf("got %v, stored %v", cluster, c.stored)
 			}

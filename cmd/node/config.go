@@ -43,6 +43,7 @@ func knobs(config *boot.Config) *pflag.FlagSet {
 	flags.Int64Var(&config.MemoryBytes, "memory-bytes", 0, "bytes of memory that runs may reserve; the machine's by default")
 	flags.Int64Var(&config.LogBytes, "log-bytes", boot.LogBytesDefault, "the most that is kept of one attempt's log, in bytes, newest kept")
 	flags.StringVar(&config.SandboxInit, "sandbox-init", "", "path of the sandbox-init binary; the embedded one by default")
+	flags.StringVar(&config.AcceptLossOf, "accept-loss-of", "", "for one start: store or journal; what was lost is given up and what still runs of it is stopped")
 	flags.StringVar(&config.LogLevel, "log-level", "info", "debug, info, warn or error")
 	return flags
 }
@@ -110,8 +111,9 @@ func fromEnvironment(flags *pflag.FlagSet, environment []string) error {
 	return errors.Join(problems...)
 }
 
-// notInFile are the flags that make no sense in a file.
-var notInFile = map[string]bool{"config": true, "help": true, "version": true}
+// notInFile are the flags that make no sense in a file; but for config, nor in
+// the environment: a loss is accepted once and not for ever.
+var notInFile = map[string]bool{"config": true, "help": true, "version": true, "accept-loss-of": true}
 
 // fromFile sets every flag that neither the command line nor the environment
 // did. A key that is no flag is refused: it would be a setting that silently does

@@ -416,10 +416,12 @@ type Cluster struct {
 	Epoch  int64                  `protobuf:"varint,1,opt,name=epoch,proto3" json:"epoch,omitempty"`
 	Shards int32                  `protobuf:"varint,2,opt,name=shards,proto3" json:"shards,omitempty"`
 	// The hash of apps to shards: "xxhash64".
-	Hash          string `protobuf:"bytes,3,opt,name=hash,proto3" json:"hash,omitempty"`
-	Solo          bool   `protobuf:"varint,4,opt,name=solo,proto3" json:"solo,omitempty"`
-	RestoredAt    int64  `protobuf:"varint,5,opt,name=restored_at,json=restoredAt,proto3" json:"restored_at,omitempty"`
-	MinWriter     uint32 `protobuf:"varint,6,opt,name=min_writer,json=minWriter,proto3" json:"min_writer,omitempty"`
+	Hash       string `protobuf:"bytes,3,opt,name=hash,proto3" json:"hash,omitempty"`
+	Solo       bool   `protobuf:"varint,4,opt,name=solo,proto3" json:"solo,omitempty"`
+	RestoredAt int64  `protobuf:"varint,5,opt,name=restored_at,json=restoredAt,proto3" json:"restored_at,omitempty"`
+	MinWriter  uint32 `protobuf:"varint,6,opt,name=min_writer,json=minWriter,proto3" json:"min_writer,omitempty"`
+	// Drawn when the cluster was founded; no two stores have the same by chance.
+	Id            string `protobuf:"bytes,7,opt,name=id,proto3" json:"id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -494,6 +496,13 @@ func (x *Cluster) GetMinWriter() uint32 {
 		return x.MinWriter
 	}
 	return 0
+}
+
+func (x *Cluster) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
 }
 
 // Spec is what an attempt runs, resolved: every default is filled in.
@@ -1725,14 +1734,16 @@ func (x *NodeInfo) GetWindowMs() int64 {
 
 // JournalMeta is the head of a node's journal.
 type JournalMeta struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Node          string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`
-	Uuid          string                 `protobuf:"bytes,2,opt,name=uuid,proto3" json:"uuid,omitempty"`
-	Generation    int64                  `protobuf:"varint,3,opt,name=generation,proto3" json:"generation,omitempty"`
-	Session       int64                  `protobuf:"varint,4,opt,name=session,proto3" json:"session,omitempty"`
-	Lease         int64                  `protobuf:"varint,5,opt,name=lease,proto3" json:"lease,omitempty"`
-	BootId        string                 `protobuf:"bytes,6,opt,name=boot_id,json=bootId,proto3" json:"boot_id,omitempty"`
-	Epoch         int64                  `protobuf:"varint,7,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	state      protoimpl.MessageState `protogen:"open.v1"`
+	Node       string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`
+	Uuid       string                 `protobuf:"bytes,2,opt,name=uuid,proto3" json:"uuid,omitempty"`
+	Generation int64                  `protobuf:"varint,3,opt,name=generation,proto3" json:"generation,omitempty"`
+	Session    int64                  `protobuf:"varint,4,opt,name=session,proto3" json:"session,omitempty"`
+	Lease      int64                  `protobuf:"varint,5,opt,name=lease,proto3" json:"lease,omitempty"`
+	BootId     string                 `protobuf:"bytes,6,opt,name=boot_id,json=bootId,proto3" json:"boot_id,omitempty"`
+	Epoch      int64                  `protobuf:"varint,7,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	// The id of the cluster in which the node is registered.
+	Cluster       string `protobuf:"bytes,8,opt,name=cluster,proto3" json:"cluster,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1814,6 +1825,13 @@ func (x *JournalMeta) GetEpoch() int64 {
 		return x.Epoch
 	}
 	return 0
+}
+
+func (x *JournalMeta) GetCluster() string {
+	if x != nil {
+		return x.Cluster
+	}
+	return ""
 }
 
 // JournalEntry is what a node knows of one placement, keyed by run, attempt and
@@ -2270,7 +2288,7 @@ var File_errand_record_v1_record_proto protoreflect.FileDescriptor
 
 const file_errand_record_v1_record_proto_rawDesc = "" +
 	"\n" +
-	"\x1derrand/record/v1/record.proto\x12\x10errand.record.v1\"\x9f\x01\n" +
+	"\x1derrand/record/v1/record.proto\x12\x10errand.record.v1\"\xaf\x01\n" +
 	"\aCluster\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\x03R\x05epoch\x12\x16\n" +
 	"\x06shards\x18\x02 \x01(\x05R\x06shards\x12\x12\n" +
@@ -2279,7 +2297,8 @@ const file_errand_record_v1_record_proto_rawDesc = "" +
 	"\vrestored_at\x18\x05 \x01(\x03R\n" +
 	"restoredAt\x12\x1d\n" +
 	"\n" +
-	"min_writer\x18\x06 \x01(\rR\tminWriter\"\x8b\x03\n" +
+	"min_writer\x18\x06 \x01(\rR\tminWriter\x12\x0e\n" +
+	"\x02id\x18\a \x01(\tR\x02id\"\x8b\x03\n" +
 	"\x04Spec\x12\x16\n" +
 	"\x06driver\x18\x01 \x01(\tR\x06driver\x12\x14\n" +
 	"\x05image\x18\x02 \x01(\tR\x05image\x12\x18\n" +
@@ -2423,7 +2442,7 @@ const file_errand_record_v1_record_proto_rawDesc = "" +
 	"\n" +
 	"generation\x18\x02 \x01(\x03R\n" +
 	"generation\x12\x1b\n" +
-	"\twindow_ms\x18\x03 \x01(\x03R\bwindowMs\"\xb4\x01\n" +
+	"\twindow_ms\x18\x03 \x01(\x03R\bwindowMs\"\xce\x01\n" +
 	"\vJournalMeta\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12\x12\n" +
 	"\x04uuid\x18\x02 \x01(\tR\x04uuid\x12\x1e\n" +
@@ -2433,7 +2452,8 @@ const file_errand_record_v1_record_proto_rawDesc = "" +
 	"\asession\x18\x04 \x01(\x03R\asession\x12\x14\n" +
 	"\x05lease\x18\x05 \x01(\x03R\x05lease\x12\x17\n" +
 	"\aboot_id\x18\x06 \x01(\tR\x06bootId\x12\x14\n" +
-	"\x05epoch\x18\a \x01(\x03R\x05epoch\"\xb1\x06\n" +
+	"\x05epoch\x18\a \x01(\x03R\x05epoch\x12\x18\n" +
+	"\acluster\x18\b \x01(\tR\acluster\"\xb1\x06\n" +
 	"\fJournalEntry\x12\x10\n" +
 	"\x03run\x18\x01 \x01(\tR\x03run\x12\x18\n" +
 	"\aattempt\x18\x02 \x01(\x05R\aattempt\x12\x1c\n" +
