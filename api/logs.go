@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"io/fs"
 
 	"connectrpc.com/connect"
 	"google.golang.org/protobuf/types/known/timestamppb"
@@ -40,6 +41,17 @@ func placeOf(run *recordv1.Run, attempt int32) place {
 		at.placed, at.node, at.placement = true, now.GetNode(), now.GetNumber()
 	}
 	return at
+}
+
+// started tells whether the command of an attempt was started, as far as the record
+// knows.
+func started(run *recordv1.Run, attempt int32) bool {
+	for _, made := range run.GetAttempts() {
+		if made.GetNumber() == attempt && made.GetStartedAt() > 0 {
+			return true
+		}
+	}
+	return attempt == run.GetAttempt() && run.GetStartedAt() > 0
 }
 
 func checkLogs(request *errandv1.LogsRequest) []Violation {
@@ -116,6 +128,10 @@ func (l *logCopy) run(ctx context.Context) error {
 				return fail(CodeLogElsewhere, "the log of run %s is on node %s: ask that node", l.from.Run, at.node)
 			}
 			switch done, err := l.copy(ctx, at); {
+			case errors.Is(err, ErrNoLog):
+				if at.ended && started(l.known.run, l.attempt) {
+					return l.lost(at)
+				}
 			case done || err != nil:
 				return err
 			case l.follow && placeOf(l.known.run, l.attempt) != at:
@@ -156,6 +172,10 @@ func (l *logCopy) copy(ctx context.Context, at place) (done bool, err error) {
 		case err == nil:
 		case errors.Is(err, io.EOF):
 			return false, nil
+		case errors.Is(err, ErrNoLog):
+			return false, ErrNoLog
+		case errors.Is(err, fs.ErrNotExist):
+			return false, l.lost(at)
 		case errors.Is(context.Cause(reading), errMoved):
 			return false, nil
 		case ctx.Err() == nil && reading.Err() != nil:
@@ -193,6 +213,11 @@ func (l *logCopy) observe(reading context.Context, leave context.CancelCauseFunc
 		}
 	}()
 	return observed
+}
+
+// lost is the answer where a command was started and its log is not there any more.
+func (l *logCopy) lost(at place) error {
+	return fail(CodeLogLost, "nothing is left of the log of run %s: its files are not on node %s any more", l.from.Run, at.node)
 }
 
 func (l *logCopy) readError(ctx context.Context, err error) error {

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"crypto/rand"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -290,6 +291,32 @@ func TestLogsEndPromptlyWhenNothingMoreCanCome(t *testing.T) {
 				t.Errorf("read after the end: %+v, %v", again, err)
 			}
 		})
+	}
+}
+
+func TestLogsOfACommandThatRanAreSaidToBeLostWhenTheirFilesAreGone(t *testing.T) {
+	r := newRig(t)
+	r.put("r.web.a", placed("n1", 1))
+	w := r.logOf("r.web.a", 1)
+	write(w, logs.Stdout, "hello\n")
+	messages, ended := r.follow(&errandv1.LogsRequest{Id: "r.web.a", Follow: true})
+	got := &received{}
+	got.until(t, messages, "hello\n")
+	if err := os.RemoveAll(logs.Dir(r.logRoot, "r.web.a", 1)); err != nil {
+		t.Fatal(err)
+	}
+	w.End(true)
+	r.update("r.web.a", func(run *recordv1.Run) { run.Status, run.StartedAt = recordv1.Status_STATUS_RUNNING, 4 })
+	r.end("r.web.a", recordv1.Status_STATUS_SUCCEEDED, 5)
+	got.rest(messages)
+	wantCode(t, <-ended, api.CodeLogLost)
+	for _, request := range []*errandv1.LogsRequest{{}, {Follow: true}, {TailLines: 3}, {Attempt: 1, Offset: got.next}} {
+		request.Id = "r.web.a"
+		read, err := r.logs(request)
+		wantCode(t, err, api.CodeLogLost)
+		if err == nil || !strings.Contains(err.Error(), "node n1") || read != nil && read.end != nil {
+			t.Errorf("%v: %+v, %v", request, read, err)
+		}
 	}
 }
 

@@ -2,6 +2,7 @@ package api
 
 import (
 	"context"
+	"errors"
 	"io"
 	"time"
 
@@ -40,7 +41,7 @@ type Rand interface {
 // goroutines.
 type Logs interface {
 	// Open opens the log of an attempt, which all its placements share. One that
-	// does not exist is empty.
+	// does not exist shows when it is read.
 	Open(ctx context.Context, request LogRequest) (LogReader, error)
 }
 
@@ -63,10 +64,14 @@ type LogReader interface {
 	// Next returns the chunks that follow, about LogBatchBytes and LogBatchChunks at
 	// most and at least one unless the batch holds the end. With Follow it waits for
 	// them until the context ends. It returns io.EOF when there is no more, after the
-	// end mark too. The batch belongs to the caller.
+	// end mark too, and ErrNoLog when the log does not exist. The batch belongs to the
+	// caller.
 	Next(ctx context.Context) (LogBatch, error)
 	Close() error
 }
+
+// ErrNoLog is returned when there is no log: it was not made yet, or its files are gone.
+var ErrNoLog = errors.New("there is no log")
 
 // LogBatchBytes is how much data one batch holds, and so one message to a client,
 // unless a single chunk is larger.

@@ -86,6 +86,9 @@ func (r *reader) last(batch api.LogBatch) (api.LogBatch, error) {
 	if end, ok := r.reader.End(); ok {
 		batch.End = &api.LogEnd{Complete: end.Complete, DroppedBytes: end.Dropped}
 	} else if len(batch.Chunks) == 0 {
+		if !r.reader.Found() {
+			return batch, api.ErrNoLog
+		}
 		return batch, io.EOF
 	}
 	return batch, nil

@@ -139,6 +139,9 @@ func (r *Reader) Next(ctx context.Context) (Chunk, error) {
 // there was none.
 func (r *Reader) End() (end End, ok bool) { return r.end, r.ended }
 
+// Found tells whether there is a log: whether Next has found a file of it.
+func (r *Reader) Found() bool { return r.file != nil }
+
 // Offset returns where reading would go on: the Next of the last chunk.
 func (r *Reader) Offset() int64 { return r.offset }
 
