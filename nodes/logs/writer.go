@@ -121,9 +121,6 @@ func (w *Writer) Fill(stream Stream, read func([]byte) (int, error)) (int, error
 	return n, err
 }
 
-// Buffered returns how many bytes wait for Flush.
-func (w *Writer) Buffered() int { return len(w.buf) }
-
 // Dropped returns how many bytes of output the log lost so far: to its limit, or
 // because they could not be written.
 func (w *Writer) Dropped() int64 { return w.dropped }
