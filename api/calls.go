@@ -118,6 +118,9 @@ func withDeadlines(next http.Handler) http.Handler {
 			_ = controller.SetReadDeadline(time.Now().Add(bodyTimeout))
 		}
 		r.Body = body
+		if body.idle == 0 {
+			r.Body = &boundedBody{ReadCloser: body, left: requestBytesMax}
+		}
 		next.ServeHTTP(&timedWriter{ResponseWriter: w, controller: controller}, r)
 	})
 }

@@ -19,6 +19,7 @@ type Code string
 // The codes of the API.
 const (
 	CodeInvalidField        Code = "INVALID_FIELD"
+	CodeRequestTooLarge     Code = "REQUEST_TOO_LARGE"
 	CodeInvalidPageToken    Code = "INVALID_PAGE_TOKEN"
 	CodeIdempotencyConflict Code = "IDEMPOTENCY_CONFLICT"
 	CodeRunDeleted          Code = "RUN_DELETED"
@@ -61,6 +62,7 @@ func Codes() []CodeMeaning { return codeTable[:] }
 
 var codeTable = [...]CodeMeaning{
 	{CodeInvalidField, connect.CodeInvalidArgument, "A field of the request is wrong; the detail lists which and why.", false},
+	{CodeRequestTooLarge, connect.CodeResourceExhausted, "The request, or one message of an upload, is larger than the node reads.", false},
 	{CodeInvalidPageToken, connect.CodeInvalidArgument, "The page token is not one, or belongs to a list with other filters.", false},
 	{CodeIdempotencyConflict, connect.CodeAlreadyExists, "The idempotency key was used before with another request.", false},
 	{CodeRunDeleted, connect.CodeFailedPrecondition, "The run was there and has been deleted.", false},

@@ -87,7 +87,7 @@ func (a *archive) receive() bool {
 		return false
 	}
 	if !a.stream.Receive() {
-		a.err = a.stream.Err()
+		a.err = uploadError(a.stream.Err())
 		return false
 	}
 	message := a.stream.Msg()

@@ -8,8 +8,6 @@ import (
 	"testing"
 	"time"
 
-	"connectrpc.com/connect"
-
 	"github.com/errand-run/errand/api"
 	"github.com/errand-run/errand/cluster/records"
 	errandv1 "github.com/errand-run/errand/messages/errand/v1"
@@ -65,9 +63,7 @@ func TestImages(t *testing.T) {
 	})
 	t.Run("in a message that is too large are refused", func(t *testing.T) {
 		_, err := upload(&errandv1.ImportImageRequest{Data: make([]byte, 3<<20)})
-		if connect.CodeOf(err) != connect.CodeResourceExhausted {
-			t.Errorf("got %v", err)
-		}
+		wantCode(t, err, api.CodeRequestTooLarge)
 	})
 	t.Run("that are none say so", func(t *testing.T) {
 		stored.err = records.Errorf(records.ClassInvalid, "unexpected EOF")

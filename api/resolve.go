@@ -111,6 +111,7 @@ func (c *checker) spec(spec *errandv1.RunSpec, drivers []string) *recordv1.Spec 
 	c.workingDir(spec.GetWorkingDir())
 	c.user(spec.GetUser())
 	c.resources(spec)
+	c.readOnlyRoot(driver, spec.GetReadOnlyRoot())
 	made := &recordv1.Spec{
 		Driver:          driver,
 		Image:           spec.GetImage(),

@@ -96,6 +96,10 @@ func TestResolveRefusesARequestAndNamesTheField(t *testing.T) {
 		{"image with a space", withSpec(func(s *errandv1.RunSpec) { s.Image = "busy box" }), "spec.image: "},
 		{"image too long", withSpec(func(s *errandv1.RunSpec) { s.Image = long(513) }), "spec.image: is 513 bytes long"},
 		{"image for the process driver", withSpec(func(s *errandv1.RunSpec) { s.Driver = "process" }), "spec.image: the process driver"},
+		{"image for the process driver says what to do", withSpec(func(s *errandv1.RunSpec) { s.Driver = "process" }), "leave it out, or ask for the containerd driver"},
+		{"read-only root with the process driver", withSpec(func(s *errandv1.RunSpec) { s.Driver, s.Image, s.ReadOnlyRoot = "process", "", true }), "spec.read_only_root: the process driver has no root file system"},
+		{"read-only root with the null driver", withSpec(func(s *errandv1.RunSpec) { s.Driver, s.ReadOnlyRoot = "null", true }), "spec.read_only_root: the null driver"},
+		{"pids below 0", withSpec(func(s *errandv1.RunSpec) { s.PidsLimit = -1 }), "spec.pids_limit: must not be below 0, is -1"},
 		{"process without a command", withSpec(func(s *errandv1.RunSpec) { s.Driver, s.Image, s.Command = "process", "", nil }), "spec.command: is missing"},
 		{"command begins empty", withSpec(func(s *errandv1.RunSpec) { s.Command = []string{""} }), "spec.command[0]: is empty"},
 		{"command with a zero byte", withSpec(func(s *errandv1.RunSpec) { s.Command = []string{"a", "b\x00"} }), "spec.command[1]: holds a zero byte"},
@@ -169,6 +173,8 @@ func TestResolveTakesWhatIsAtItsBounds(t *testing.T) {
 		{"image by digest", withSpec(func(s *errandv1.RunSpec) { s.Image = "localhost:5000/a/b@sha256:" + strings.Repeat("a", 64) })},
 		{"image by tag and digest", withSpec(func(s *errandv1.RunSpec) { s.Image = "a/b:tag@sha256:" + strings.Repeat("a", 64) })},
 		{"least memory", withSpec(func(s *errandv1.RunSpec) { s.MemoryBytes = 6 << 20 })},
+		{"one process", withSpec(func(s *errandv1.RunSpec) { s.PidsLimit = 1 })},
+		{"read-only root in a container", withSpec(func(s *errandv1.RunSpec) { s.ReadOnlyRoot = true })},
 		{"longest value", withSpec(func(s *errandv1.RunSpec) { s.Env = map[string]string{"A": strings.Repeat("x", 128<<10-3)} })},
 		{"image's own command", withSpec(func(s *errandv1.RunSpec) { s.Command = nil })},
 		{"empty arguments", withSpec(func(s *errandv1.RunSpec) { s.Command = []string{"a", "", ""} })},
@@ -240,15 +246,19 @@ func TestRequestHashTellsRequestsApartButNotTheirKeys(t *testing.T) {
 // TestSpecShownIsTheSpecAskedFor goes from a request to a record and back.
 func TestSpecShownIsTheSpecAskedFor(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
+		driver, image, readOnly := "null", rapid.SampledFrom([]string{"", "busybox", "a.b/c:d"}).Draw(t, "image"), false
+		if rapid.Bool().Draw(t, "in a container") {
+			driver, image, readOnly = "containerd", "busybox", rapid.Bool().Draw(t, "read only")
+		}
 		spec := &errandv1.RunSpec{
-			Driver:        "null",
-			Image:         rapid.SampledFrom([]string{"", "busybox", "a.b/c:d"}).Draw(t, "image"),
+			Driver:        driver,
+			Image:         image,
 			Command:       rapid.SliceOfN(rapid.StringMatching(`[a-z =]{1,8}`), 0, 4).Draw(t, "command"),
 			Env:           rapid.MapOfN(rapid.StringMatching(`[A-Z_][A-Z0-9_]{0,6}`), rapid.StringMatching(`[a-z=\n]{0,8}`), 0, 6).Draw(t, "env"),
 			WorkingDir:    rapid.SampledFrom([]string{"", "/", "/tmp"}).Draw(t, "dir"),
 			User:          rapid.SampledFrom([]string{"", "0", "a:b"}).Draw(t, "user"),
 			CpuMillis:     rapid.Int64Range(10, 5000).Draw(t, "cpu"),
-			ReadOnlyRoot:  rapid.Bool().Draw(t, "read only"),
+			ReadOnlyRoot:  readOnly,
 			Timeout:       durationpb.New(time.Duration(rapid.Int64Range(1, 1e6).Draw(t, "timeout")) * time.Millisecond),
 			StartDeadline: durationpb.New(time.Second),
 			StopGrace:     durationpb.New(time.Second),

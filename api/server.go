@@ -129,12 +129,13 @@ func (s *Server) routes() http.Handler {
 		connect.WithRecover(s.recovered),
 		connect.WithInterceptors(&callInterceptor{server: s}),
 		connect.WithCompressMinBytes(compressBytesMin),
+		withBoundedGzip(),
 	}
-	runs := append(options, connect.WithReadMaxBytes(requestBytesMax))
+	// What the others read is bounded by boundedBody and boundedGzip.
 	images := append(options, connect.WithReadMaxBytes(importMessageMax))
 	rpc := http.NewServeMux()
-	rpc.Handle(errandv1connect.NewRunServiceHandler(&runService{s}, runs...))
-	rpc.Handle(errandv1connect.NewNodeServiceHandler(&nodeService{s}, runs...))
+	rpc.Handle(errandv1connect.NewRunServiceHandler(&runService{s}, options...))
+	rpc.Handle(errandv1connect.NewNodeServiceHandler(&nodeService{s}, options...))
 	rpc.Handle(errandv1connect.NewImageServiceHandler(&imageService{s}, images...))
 
 	guarded := http.NewServeMux()

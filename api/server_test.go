@@ -99,6 +99,39 @@ func TestAnEnvironmentOf10MegabytesIsRefusedByItsName(t *testing.T) {
 	}
 }
 
+func TestARequestThatIsTooLargeIsRefusedWithItsCode(t *testing.T) {
+	r := newRig(t)
+	plain := newHTTPClient(false)
+	defer plain.CloseIdleConnections()
+	for name, c := range map[string]struct {
+		client  *http.Client
+		options []connect.ClientOption
+	}{
+		"Connect over HTTP/2":   {r.http, nil},
+		"Connect over HTTP/1.1": {plain, nil},
+		"gRPC":                  {r.http, []connect.ClientOption{connect.WithGRPC()}},
+		"gRPC-Web":              {plain, []connect.ClientOption{connect.WithGRPCWeb()}},
+		"JSON":                  {plain, []connect.ClientOption{connect.WithProtoJSON()}},
+		"packed":                {plain, []connect.ClientOption{connect.WithSendGzip()}},
+		"packed, gRPC":          {r.http, []connect.ClientOption{connect.WithGRPC(), connect.WithSendGzip()}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			runs, _, _ := clients(c.client, r.url, testToken, c.options...)
+			_, err := runs.Create(r.ctx, &errandv1.CreateRunRequest{Name: strings.Repeat("x", 60<<20)})
+			wantCode(t, err, api.CodeRequestTooLarge)
+			stream, err := runs.Watch(r.ctx, &errandv1.WatchRunRequest{Id: strings.Repeat("x", 60<<20)})
+			if err == nil {
+				stream.Receive()
+				err = stream.Err()
+			}
+			wantCode(t, err, api.CodeRequestTooLarge)
+			if _, err := runs.List(r.ctx, &errandv1.ListRunsRequest{}); err != nil {
+				t.Errorf("afterwards: %v", err)
+			}
+		})
+	}
+}
+
 func TestReadyzSaysWhyNot(t *testing.T) {
 	var mu sync.Mutex
 	reasons := []string{"the store has not answered yet", "no session"}

@@ -55,6 +55,7 @@ const (
 const (
 	driverContainerd = "containerd"
 	driverProcess    = "process"
+	driverNull       = "null"
 )
 
 var (
@@ -156,13 +157,21 @@ func (c *checker) image(driver, image string) {
 		c.add("spec.image", "is missing: the containerd driver needs one")
 	case image == "":
 	case driver == driverProcess:
-		c.add("spec.image", "the process driver runs commands of the host and takes no image")
+		c.add("spec.image", "the process driver runs commands of the host and takes no image: leave it out, or ask for the containerd driver")
 	case len(image) > imageBytesMax:
 		c.add("spec.image", "is %d bytes long, the most is %d", len(image), imageBytesMax)
 	default:
 		if _, err := reference.ParseDockerRef(image); err != nil {
 			c.add("spec.image", "%s is not an image name: %s", quoteShort(image), err)
 		}
+	}
+}
+
+// readOnlyRoot refuses a wish that only containers can fulfil: a command of the host
+// has the host's own root.
+func (c *checker) readOnlyRoot(driver string, wanted bool) {
+	if wanted && (driver == driverProcess || driver == driverNull) {
+		c.add("spec.read_only_root", "the %s driver has no root file system of its own to make read-only", driver)
 	}
 }
 
