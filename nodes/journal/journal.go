@@ -2,7 +2,8 @@
 //
 // A change is durable before it is answered, and changes that arrive while the
 // disk is busy with earlier ones go together in the next transaction: one fsync
-// for all of them. The file comes into being complete, under another name first,
+// for all of them. Every value carries a checksum, and the head one over all of
+// them, so a bit that the disk turned is a fault too. The file comes into being complete, under another name first,
 // so one that is empty or torn is a fault that is reported and never taken for a
 // journal without entries: that would let commands start twice.
 package journal
@@ -20,10 +21,8 @@ import (
 
 	bolt "go.etcd.io/bbolt"
 	"golang.org/x/sys/unix"
-	"google.golang.org/protobuf/proto"
 
 	"github.com/errand-run/errand/cluster/records"
-	recordv1 "github.com/errand-run/errand/messages/errand/record/v1"
 	"github.com/errand-run/errand/nodes"
 )
 
@@ -33,7 +32,7 @@ const (
 	FileName = "journal.db"
 	LockName = "journal.lock"
 	// Format is the version of the layout.
-	Format = "1"
+	Format = "2"
 	// ChangesPerCommit bounds the changes that go in one transaction.
 	ChangesPerCommit = 1024
 	// lockTimeout bounds the wait for bbolt's own lock, behind ours.
@@ -46,6 +45,7 @@ var (
 	entriesBucket = []byte("entries")
 	formatKey     = []byte("format")
 	metaKey       = []byte("meta")
+	tallyKey      = []byte("tally")
 )
 
 // Errors of Open.
@@ -54,6 +54,8 @@ var (
 	ErrHeld = errors.New("another daemon holds the data directory")
 	// ErrDamaged is returned when the file can not be read as a journal.
 	ErrDamaged = errors.New("the journal is damaged")
+	// ErrFormat is returned when the file is a journal of another version's layout.
+	ErrFormat = errors.New("the journal has the layout of another version")
 	// ErrClosed is delivered to what is asked of a closed journal.
 	ErrClosed = errors.New("the journal is closed")
 )
@@ -81,7 +83,7 @@ var _ nodes.Journal = (*Journal)(nil)
 
 // Open opens the journal of a data directory, which must exist, and makes one if
 // there is none. It starts one goroutine, which Close ends. The error is, or
-// wraps, ErrHeld or ErrDamaged where it is one of those.
+// wraps, ErrHeld, ErrDamaged or ErrFormat where it is one of those.
 func Open(dir string) (*Journal, error) {
 	lock, err := hold(dir)
 	if err != nil {
@@ -136,7 +138,7 @@ func open(path string) (*bolt.DB, error) {
 	}
 	// bbolt would take an empty file for a new one.
 	if info, err := os.Stat(path); err != nil || info.Size() == 0 {
-		return nil, errors.Join(fmt.Errorf("open journal %s: %w: the file is empty", path, ErrDamaged), err)
+		return nil, errors.Join(fmt.Errorf("open journal %s: %w: the file is empty%s", path, ErrDamaged, advice(ErrDamaged)), err)
 	}
 	return openSound(path)
 }
@@ -157,6 +159,9 @@ func found(path string) error {
 			return err
 		}
 		if _, err := tx.CreateBucket(entriesBucket); err != nil {
+			return err
+		}
+		if err := (tally{}).store(head); err != nil {
 			return err
 		}
 		return head.Put(formatKey, []byte(Format))
@@ -268,64 +273,10 @@ func (j *Journal) next() []request {
 	return batch
 }
 
-func apply(tx *bolt.Tx, batch []request) error {
-	entries, head := tx.Bucket(entriesBucket), tx.Bucket(headBucket)
-	for _, r := range batch {
-		if r.change.Meta != nil {
-			if err := head.Put(metaKey, records.Encode(r.change.Meta)); err != nil {
-				return err
-			}
-		}
-		for _, entry := range r.change.Puts {
-			if err := entries.Put(key(nodes.KeyOf(entry)), records.Encode(entry)); err != nil {
-				return err
-			}
-		}
-		for _, k := range r.change.Deletes {
-			if err := entries.Delete(key(k)); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
-}
-
 func (j *Journal) load() (nodes.JournalContent, error) {
 	content, err := read(j.db)
 	if err != nil {
 		return nodes.JournalContent{}, fmt.Errorf("load journal %s: %w", j.db.Path(), err)
 	}
 	return content, nil
-}
-
-// read decodes everything; what can not be decoded is damage.
-func read(db *bolt.DB) (nodes.JournalContent, error) {
-	var content nodes.JournalContent
-	err := db.View(func(tx *bolt.Tx) error {
-		head, entries := tx.Bucket(headBucket), tx.Bucket(entriesBucket)
-		if head == nil || entries == nil {
-			return fmt.Errorf("%w: it is not the file of a journal", ErrDamaged)
-		}
-		if format := string(head.Get(formatKey)); format != Format {
-			return fmt.Errorf("%w: format %q, this version reads %q", ErrDamaged, format, Format)
-		}
-		if data := head.Get(metaKey); data != nil {
-			content.Meta = &recordv1.JournalMeta{}
-			if err := proto.Unmarshal(data, content.Meta); err != nil {
-				return fmt.Errorf("%w: head: %w", ErrDamaged, err)
-			}
-		}
-		return entries.ForEach(func(k, data []byte) error {
-			entry := &recordv1.JournalEntry{}
-			if err := proto.Unmarshal(data, entry); err != nil {
-				return fmt.Errorf("%w: entry: %w", ErrDamaged, err)
-			}
-			if string(key(nodes.KeyOf(entry))) != string(k) {
-				return fmt.Errorf("%w: entry of run %s is in the place of another", ErrDamaged, entry.GetRun())
-			}
-			content.Entries = append(content.Entries, entry)
-			return nil
-		})
-	})
-	return content, err
 }

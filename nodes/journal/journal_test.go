@@ -193,19 +193,38 @@ func TestJournalThatIsDamagedIsRefused(t *testing.T) {
 			must(t, err)
 			must(t, db.Close())
 		},
-		"another format": func(t *testing.T, path string) {
-			change(t, path, func(tx *bolt.Tx) error { return tx.Bucket(headBucket).Put(formatKey, []byte("99")) })
-		},
 		"an entry that is none": func(t *testing.T, path string) {
 			change(t, path, func(tx *bolt.Tx) error {
-				return tx.Bucket(entriesBucket).Put(key(nodes.PlacementKey{Run: "r.a.b"}), []byte{0xff})
+				return tx.Bucket(entriesBucket).Put(key(nodes.PlacementKey{Run: "r.a.b"}), seal(key(nodes.PlacementKey{Run: "r.a.b"}), []byte{0xff}))
 			})
+		},
+		"an entry without a checksum": func(t *testing.T, path string) {
+			change(t, path, func(tx *bolt.Tx) error {
+				return tx.Bucket(entriesBucket).Put(key(nodes.PlacementKey{Run: "r.a.b"}), []byte{1})
+			})
+		},
+		"an entry that is gone": func(t *testing.T, path string) {
+			change(t, path, func(tx *bolt.Tx) error {
+				return tx.Bucket(entriesBucket).Delete(key(nodes.PlacementKey{Run: "r.a.b", Attempt: 7, Placement: 1}))
+			})
+		},
+		"an entry that is back": func(t *testing.T, path string) {
+			change(t, path, func(tx *bolt.Tx) error {
+				k := key(nodes.PlacementKey{Run: "r.a.b", Attempt: 2, Placement: 9})
+				data, err := proto.Marshal(entry("r.a.b", 2, 9))
+				must(t, err)
+				return tx.Bucket(entriesBucket).Put(k, seal(k, data))
+			})
+		},
+		"a head that is gone": func(t *testing.T, path string) {
+			change(t, path, func(tx *bolt.Tx) error { return tx.Bucket(headBucket).Delete(tallyKey) })
 		},
 		"an entry in the place of another": func(t *testing.T, path string) {
 			change(t, path, func(tx *bolt.Tx) error {
 				data, err := proto.Marshal(entry("r.a.b", 1, 1))
 				must(t, err)
-				return tx.Bucket(entriesBucket).Put(key(nodes.PlacementKey{Run: "r.a.b", Attempt: 2, Placement: 1}), data)
+				k := key(nodes.PlacementKey{Run: "r.a.b", Attempt: 2, Placement: 1})
+				return tx.Bucket(entriesBucket).Put(k, seal(k, data))
 			})
 		},
 	} {
@@ -223,11 +242,22 @@ func TestJournalThatIsDamagedIsRefused(t *testing.T) {
 					must(t, broken.Close())
 				}
 				t.Errorf("error %v", err)
+			} else if text := err.Error(); strings.Contains(text, "runtime error") || strings.Contains(text, "assertion") || !strings.Contains(text, "--accept-loss-of journal") {
+				t.Errorf("it says %q", text)
 			}
 			// The directory is free again.
 			must(t, os.Remove(filepath.Join(dir, FileName)))
 			mustOpen(t, dir)
 		})
+	}
+}
+
+func TestJournalOfAnotherFormatIsRefusedAsThat(t *testing.T) {
+	dir := t.TempDir()
+	must(t, mustOpen(t, dir).Close())
+	change(t, filepath.Join(dir, FileName), func(tx *bolt.Tx) error { return tx.Bucket(headBucket).Put(formatKey, []byte("1")) })
+	if _, err := Open(dir); !errors.Is(err, ErrFormat) || errors.Is(err, ErrDamaged) || !strings.Contains(err.Error(), `format "1"`) {
+		t.Errorf("error %v", err)
 	}
 }
 
@@ -304,7 +334,7 @@ func TestJournalFormatIsThatOfTheGoldenFile(t *testing.T) {
 	j := mustOpen(t, t.TempDir())
 	code := int32(143)
 	write(t, j, nodes.JournalChange{
-		Meta: &recordv1.JournalMeta{Node: "n1", Uuid: "0e2", Generation: 2, Session: 40, BootId: "b", Epoch: 1},
+		Meta: &recordv1.JournalMeta{Node: "n1", Uuid: "0e2", Generation: 2, Session: 40, BootId: "b", Epoch: 1, Cluster: "c"},
 		Puts: []*recordv1.JournalEntry{{
 			Run: "r.default.abc", Attempt: 2, Placement: 3, State: recordv1.JournalState_JOURNAL_STATE_EXITED, Sandbox: "e77",
 			Commit: 41, Session: 40, BootId: "b", StartToken: []byte{1, 2}, SpecHash: []byte{3}, Driver: "process", AcceptedAt: 5,
@@ -329,7 +359,7 @@ func TestJournalFormatIsThatOfTheGoldenFile(t *testing.T) {
 		}
 		return nil
 	}))
-	path := filepath.Join("testdata", "format-1.txt")
+	path := filepath.Join("testdata", "format-2.txt")
 	if *update {
 		must(t, os.MkdirAll("testdata", 0o755))
 		must(t, os.WriteFile(path, []byte(got.String()), 0o644))
