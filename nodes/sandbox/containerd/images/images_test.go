@@ -1,9 +1,11 @@
 package images_test
 
 import (
+	"archive/tar"
 	"bytes"
 	"compress/gzip"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -124,16 +126,109 @@ func TestImportOfATagThatMovedDescribesTheNewImage(t *testing.T) {
 
 func TestImportReadsGzip(t *testing.T) {
 	store, _ := fresh(t, images.Config{})
+	if _, err := store.Import(shortly(t), "", bytes.NewReader(packed(t, archive(t, small("tiny:1"))))); err != nil {
+		t.Error(err)
+	}
+}
+
+func packed(t *testing.T, plain []byte) []byte {
+	t.Helper()
 	var out bytes.Buffer
 	w := gzip.NewWriter(&out)
-	if _, err := w.Write(archive(t, small("tiny:1"))); err != nil {
+	if _, err := w.Write(plain); err != nil {
 		t.Fatal(err)
 	}
 	if err := w.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := store.Import(shortly(t), "", &out); err != nil {
-		t.Error(err)
+	return out.Bytes()
+}
+
+// rewrite puts the archives of one image each into one, under other tags.
+func rewrite(t *testing.T, tags [][]string, archives ...[]byte) []byte {
+	t.Helper()
+	var manifest []map[string]any
+	var out bytes.Buffer
+	w := tar.NewWriter(&out)
+	put := func(header *tar.Header, content []byte) {
+		header.Size = int64(len(content))
+		if err := w.WriteHeader(header); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := w.Write(content); err != nil {
+			t.Fatal(err)
+		}
+	}
+	written := map[string]bool{}
+	for i, one := range archives {
+		for r := tar.NewReader(bytes.NewReader(one)); ; {
+			header, err := r.Next()
+			if errors.Is(err, io.EOF) {
+				break
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			content, err := io.ReadAll(r)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if header.Name == "manifest.json" {
+				var own []map[string]any
+				if err := json.Unmarshal(content, &own); err != nil {
+					t.Fatal(err)
+				}
+				own[0]["RepoTags"] = tags[i]
+				manifest = append(manifest, own[0])
+			} else if !written[header.Name] {
+				written[header.Name] = true
+				put(header, content)
+			}
+		}
+	}
+	content, err := json.Marshal(manifest)
+	if err != nil {
+		t.Fatal(err)
+	}
+	put(&tar.Header{Name: "manifest.json", Mode: 0o644}, content)
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return out.Bytes()
+}
+
+// entry is a tar of one file.
+func entry(t *testing.T, name string, content []byte) []byte {
+	t.Helper()
+	var out bytes.Buffer
+	w := tar.NewWriter(&out)
+	if err := w.WriteHeader(&tar.Header{Name: name, Size: int64(len(content)), Mode: 0o644}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := w.Write(content); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return out.Bytes()
+}
+
+func TestImportListsEachNameOnce(t *testing.T) {
+	store, _ := fresh(t, images.Config{})
+	twice := rewrite(t, [][]string{{"tiny:1", "tiny:1", "tiny:2"}}, archive(t, small("tiny:1")))
+	got, err := store.Import(shortly(t), "", bytes.NewReader(twice))
+	if err != nil || len(got) != 2 || got[0].Name != "docker.io/library/tiny:1" || got[1].Name != "docker.io/library/tiny:2" {
+		t.Errorf("got %+v, %v", got, err)
+	}
+}
+
+func TestImportUnderANameReplacesAllNamesOfTheOneImage(t *testing.T) {
+	store, _ := fresh(t, images.Config{})
+	tagged := rewrite(t, [][]string{{"tiny:1", "tiny:2"}}, archive(t, small("tiny:1")))
+	got, err := store.Import(shortly(t), "mine", bytes.NewReader(tagged))
+	if err != nil || len(got) != 1 || got[0].Name != "docker.io/library/mine:latest" {
+		t.Errorf("got %+v, %v", got, err)
 	}
 }
 
@@ -153,28 +248,38 @@ func TestImportOfWhatIsNoImageLeavesNothing(t *testing.T) {
 	for i := range 64 {
 		corrupt[at+i] ^= 0xff
 	}
+	second := small("tiny:1")
+	second.Config.User = "9"
+	other := archive(t, second)
+	zeros := small("tiny:1")
+	zeros.Files[0].Content = make([]byte, 16<<20)
 	cases := map[string]struct {
-		archive []byte
-		name    string
-		max     int64
-		say     string
+		archive       []byte
+		name          string
+		max, unpacked int64
+		say           string
 	}{
 		"empty":                 {archive: nil, say: "cut short"},
 		"text":                  {archive: []byte(strings.Repeat("not an archive\n", 100)), say: "not an archive of docker or OCI images"},
 		"short text":            {archive: []byte("x"), say: "cut short"},
 		"cut in its middle":     {archive: whole[:len(whole)/2], say: "cut short"},
-		"cut at a record":       {archive: whole[:1024], say: "import"},
+		"cut at a record":       {archive: whole[:1024], say: "it can not be taken in"},
 		"a gzip that is none":   {archive: []byte{0x1f, 0x8b, 0, 0, 0, 0, 0, 0, 0, 0, 0}, say: "not an archive"},
-		"a layer that is wrong": {archive: corrupt, say: "import"},
+		"a layer that is wrong": {archive: corrupt, say: "a layer of it is damaged"},
 		"too large":             {archive: whole, max: 1000, say: "more than 1000 bytes"},
 		"an impossible name":    {archive: whole, name: "UPPER CASE", say: "not an image name"},
+		"no name":               {archive: rewrite(t, [][]string{nil}, whole), say: "give it one with --name"},
+		"a name for two images": {archive: rewrite(t, [][]string{{"tiny:1"}, {"other:1"}}, whole, other), name: "mine", say: "holds several images"},
+		"one name for two":      {archive: rewrite(t, [][]string{{"tiny:1"}, {"tiny:1"}}, whole, other), say: "names two images docker.io/library/tiny:1"},
+		"a layer of zeros":      {archive: archive(t, zeros), unpacked: 1 << 20, say: "unpacks to more than"},
+		"zeros in its gzip":     {archive: packed(t, entry(t, "layer.tar", make([]byte, 16<<20))), unpacked: 1 << 20, say: "unpacks to more than"},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
-			store, client := fresh(t, images.Config{ArchiveBytesMax: tc.max})
+			store, client := fresh(t, images.Config{ArchiveBytesMax: tc.max, UnpackedBytesMin: tc.unpacked})
 			ctx := shortly(t)
 			_, err := store.Import(ctx, tc.name, bytes.NewReader(tc.archive))
-			if records.ClassOf(err) != records.ClassInvalid || !strings.Contains(err.Error(), tc.say) {
+			if records.ClassOf(err) != records.ClassInvalid || !strings.Contains(err.Error(), tc.say) || strings.HasPrefix(err.Error(), "import") {
 				t.Errorf("got class %v: %v", records.ClassOf(err), err)
 			}
 			expectNothing(t, client)

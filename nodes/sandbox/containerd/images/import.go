@@ -18,6 +18,7 @@ import (
 	"github.com/containerd/containerd/v2/core/leases"
 	"github.com/containerd/errdefs"
 	"github.com/containerd/platforms"
+	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"github.com/errand-run/errand/cluster/records"
@@ -34,27 +35,29 @@ const (
 )
 
 var (
-	errTooLarge = errors.New("the archive is too large")
-	errNoName   = errors.New("the archive's image has no name: give one")
+	errManyNamed = errors.New("the archive holds several images, and a name (--name) is for an archive of one: import it without")
+	errTooLarge  = errors.New("the archive is too large")
+	errNoName    = errors.New("the archive's image has no name: give it one with --name (the field name of the request)")
 )
 
 // Import stores the images of a docker or OCI archive, plain or with gzip, that
-// reader streams, and returns them unpacked and ready. name is for an archive whose
-// one image has none; else it must be empty or the archive's own. What is not an
-// archive, is cut short, or does not fit this machine is of records.ClassInvalid
-// and leaves nothing behind; an error of reader itself is returned as it is.
+// reader streams, and returns them unpacked and ready, each name once. name, unless it
+// is empty, stands for all names that the archive gives its one image; an archive of
+// several images takes none. What is not an archive, is cut short, unpacks to far more
+// than it is, or does not fit this machine is of records.ClassInvalid and leaves
+// nothing behind; an error of reader itself is returned as it is.
 func (s *Store) Import(ctx context.Context, name string, reader io.Reader) ([]Image, error) {
 	if name != "" {
 		normal, err := Normalize(name)
 		if err != nil {
-			return nil, records.Errorf(records.ClassInvalid, "import: %w", err)
+			return nil, records.Errorf(records.ClassInvalid, "%w", err)
 		}
 		name = normal
 	}
 	manager := s.client.LeasesService()
 	lease, err := manager.Create(ctx, leases.WithRandomID(), leases.WithExpiration(leaseMax))
 	if err != nil {
-		return nil, classify("import", err)
+		return nil, classify("lease its content", err)
 	}
 	// With the lease goes what the import left: blobs and snapshots of a failed one.
 	defer func() {
@@ -64,7 +67,7 @@ func (s *Store) Import(ctx context.Context, name string, reader io.Reader) ([]Im
 	}()
 	ctx = leases.WithLease(ctx, lease.ID)
 
-	source := &source{reader: reader, left: s.config.ArchiveBytesMax}
+	source := &source{reader: reader, left: s.config.ArchiveBytesMax, unpackedMin: s.config.UnpackedBytesMin}
 	found, err := s.ingest(ctx, name, source)
 	if err != nil {
 		return nil, explain(source, s.config.ArchiveBytesMax, err)
@@ -105,6 +108,11 @@ func (s *Store) ingest(ctx context.Context, name string, source *source) ([]imag
 		if err := images.WalkNotEmpty(ctx, walk, image.Target); err != nil {
 			return nil, err
 		}
+	}
+	if err := s.measure(ctx, source.read, found); err != nil {
+		return nil, err
+	}
+	for _, image := range found {
 		if err := containerd.NewImage(s.client, image).Unpack(ctx, s.config.Snapshotter); err != nil {
 			return nil, err
 		}
@@ -128,26 +136,42 @@ func (s *Store) named(ctx context.Context, name string, index ocispec.Descriptor
 	if len(parsed.Manifests) == 0 || len(parsed.Manifests) > ImagesMax {
 		return nil, fmt.Errorf("it holds %d images, not 1 to %d: %w", len(parsed.Manifests), ImagesMax, errdefs.ErrInvalidArgument)
 	}
-	found := make([]images.Image, 0, len(parsed.Manifests))
-	for _, manifest := range parsed.Manifests {
+	if name != "" {
+		first := parsed.Manifests[0]
+		for _, manifest := range parsed.Manifests {
+			if manifest.Digest != first.Digest {
+				return nil, errManyNamed
+			}
+		}
+		return []images.Image{{Name: name, Target: first}}, nil
+	}
+	return ownNames(parsed.Manifests)
+}
+
+// ownNames gives the images of an archive the names that it gives them, each once.
+// Among several, those without a name are parts of others.
+func ownNames(manifests []ocispec.Descriptor) ([]images.Image, error) {
+	found := make([]images.Image, 0, len(manifests))
+	digests := map[string]digest.Digest{}
+	for _, manifest := range manifests {
 		own := manifest.Annotations[images.AnnotationImageName]
 		if own == "" {
 			own = manifest.Annotations[ocispec.AnnotationRefName]
 		}
-		if name != "" && len(parsed.Manifests) == 1 {
-			own = name
-		}
 		if own == "" {
-			if len(parsed.Manifests) > 1 {
-				continue
-			}
-			return nil, errNoName
+			continue
 		}
 		normal, err := Normalize(own)
 		if err != nil {
 			return nil, fmt.Errorf("%w: %w", err, errdefs.ErrInvalidArgument)
 		}
-		found = append(found, images.Image{Name: normal, Target: manifest})
+		switch other, twice := digests[normal]; {
+		case !twice:
+			digests[normal] = manifest.Digest
+			found = append(found, images.Image{Name: normal, Target: manifest})
+		case other != manifest.Digest:
+			return nil, fmt.Errorf("it names two images %s: %w", normal, errdefs.ErrInvalidArgument)
+		}
 	}
 	if len(found) == 0 {
 		return nil, errNoName
@@ -170,11 +194,16 @@ func (s *Store) publish(ctx context.Context, image images.Image) (images.Image, 
 type source struct {
 	reader io.Reader
 	left   int64
-	err    error
+	// unpackedMin is what may come out of it however small it is.
+	unpackedMin int64
+	// read counts the bytes that came in.
+	read int64
+	err  error
 }
 
 func (s *source) Read(p []byte) (int, error) {
 	n, err := s.reader.Read(p)
+	s.read += int64(n)
 	if err != nil && !errors.Is(err, io.EOF) {
 		s.err = err
 	}
@@ -216,24 +245,27 @@ func decompress(source *source) (io.Reader, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &bounded{reader: plain, left: source.left}, nil
+	return &bounded{reader: &proportioned{plain: plain, source: source}, left: source.left}, nil
 }
 
 // explain says what an import failed of, in the order of who is to blame: the
 // sender, the machine, the archive.
 func explain(source *source, sizeMax int64, err error) error {
 	invalid := func(text string) error {
-		return records.Errorf(records.ClassInvalid, "import: %s", text)
+		return records.Errorf(records.ClassInvalid, "%s", text)
 	}
+	var unpacked *unpackedError
 	switch {
 	case source.err != nil:
-		return fmt.Errorf("import: %w", source.err)
+		return source.err
 	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded), errdefs.IsUnavailable(err), errdefs.IsCanceled(err), errdefs.IsDeadlineExceeded(err):
-		return classify("import", err)
+		return classify("store its content", err)
 	case errors.Is(err, errTooLarge):
 		return invalid(fmt.Sprintf("the archive has more than %d bytes", sizeMax))
-	case errors.Is(err, errNoName):
-		return invalid(errNoName.Error())
+	case errors.Is(err, errNoName), errors.Is(err, errManyNamed):
+		return invalid(err.Error())
+	case errors.As(err, &unpacked):
+		return invalid(unpacked.Error())
 	case errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, io.EOF):
 		return invalid("the archive ends before its content does: it was cut short")
 	case errors.Is(err, tar.ErrHeader), errors.Is(err, gzip.ErrHeader), errors.Is(err, gzip.ErrChecksum):
@@ -241,7 +273,7 @@ func explain(source *source, sizeMax int64, err error) error {
 	case errdefs.IsNotFound(err):
 		return invalid("the archive lacks a part of its image, or the image is not for this machine (" + platforms.DefaultString() + ")")
 	case errdefs.IsResourceExhausted(err):
-		return records.Errorf(records.ClassInternal, "import: %w", err)
+		return records.Errorf(records.ClassInternal, "%w", err)
 	}
-	return invalid("the archive can not be imported: " + err.Error())
+	return invalid("it can not be taken in: " + err.Error())
 }

@@ -37,6 +37,9 @@ type Config struct {
 	Snapshotter string
 	// ArchiveBytesMax bounds an archive. Default ArchiveBytesMax.
 	ArchiveBytesMax int64
+	// UnpackedBytesMin is what any archive may unpack to; beyond it UnpackedRatioMax
+	// counts. Default UnpackedBytesMin.
+	UnpackedBytesMin int64
 }
 
 // Image is one image of the node.
@@ -77,6 +80,9 @@ func New(client *containerd.Client, config Config) *Store {
 	}
 	if config.ArchiveBytesMax <= 0 {
 		config.ArchiveBytesMax = ArchiveBytesMax
+	}
+	if config.UnpackedBytesMin <= 0 {
+		config.UnpackedBytesMin = UnpackedBytesMin
 	}
 	return &Store{client: client, config: config}
 }
