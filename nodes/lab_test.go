@@ -124,6 +124,8 @@ type lab struct {
 	stepped  func(actors.Input, []actors.Effect)
 	startErr func(id string) error
 	ended    func(id string, code int32)
+	// hang says which verbs are not answered but with an error.
+	hang func(SandboxVerb) error
 }
 
 var labKeys = records.Keys{Root: records.RootDefault, Shards: 4}
@@ -258,6 +260,12 @@ func (l *lab) writeNext() WriteJournal {
 // perform does the i-th sandbox operation, if it can be decided now.
 func (l *lab) perform(i int) (SandboxDone, bool) {
 	op := l.ops[i]
+	if l.hang != nil {
+		if err := l.hang(op.Op.Verb); err != nil {
+			l.ops = slices.Delete(l.ops, i, i+1)
+			return SandboxDone{Tag: op.Tag, Op: op.Op, Result: SandboxResult{Err: err}}, true
+		}
+	}
 	result, done := l.drive(op.Op)
 	if !done {
 		return SandboxDone{}, false

@@ -85,7 +85,7 @@ func (m *Machine) exit(p *placement, exit *recordv1.Exit) {
 		exit.StartedAt = p.entry.GetStartedAt()
 	}
 	exit.StopCause = p.entry.GetStopCause()
-	exit.StopDelivered = p.delivered || p.recovered && stoppedByUs(p.entry, exit)
+	exit.StopDelivered = p.delivered || (p.recovered || p.unsure) && stoppedByUs(p.entry, exit) || p.killed && exit.Code == nil
 	p.entry.State = recordv1.JournalState_JOURNAL_STATE_EXITED
 	p.entry.Exit = exit
 	m.endTimers(p)
@@ -95,8 +95,9 @@ func (m *Machine) exit(p *placement, exit *recordv1.Exit) {
 	m.settle(p)
 }
 
-// stoppedByUs infers, after a crash between a stop and its answer, that an end by
-// a stop signal was ours: the cause was on the disk before the signal was sent.
+// stoppedByUs infers, when the answer to a stop was lost in a crash or did not
+// come, that an end by a stop signal was ours: the cause was on the disk before
+// the signal was sent.
 func stoppedByUs(entry *recordv1.JournalEntry, exit *recordv1.Exit) bool {
 	const term, kill = 15, 9
 	return entry.GetStopCause() != recordv1.StopCause_STOP_CAUSE_UNSPECIFIED && exit.Code != nil &&

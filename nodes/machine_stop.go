@@ -130,7 +130,7 @@ func (m *Machine) stopJournaled(p *placement) {
 		m.kill(p)
 		return
 	}
-	m.log(actors.LogInfo, "stopping", "run", p.key.Run, "attempt", p.key.Attempt, "cause", p.entry.GetStopCause().String())
+	m.log(actors.LogInfo, "stopping", "run", p.key.Run, "attempt", p.key.Attempt, "cause", records.Word(p.entry.GetStopCause()))
 	m.signal(p, int(syscall.SIGTERM), func() {})
 	m.after("grace/"+p.id, time.Duration(p.entry.GetStopGraceMs())*time.Millisecond, func() { m.kill(p) })
 }
@@ -143,6 +143,7 @@ func (m *Machine) signal(p *placement, signal int, then func()) {
 		p.signals--
 		p.delivered = p.delivered || result.Err == nil && result.Delivered
 		if result.Err != nil {
+			p.unsure = p.unsure || records.ClassOf(result.Err) != records.ClassNotFound
 			m.log(actors.LogWarn, "signal failed", "run", p.key.Run, "signal", signal, "error", result.Err.Error())
 		}
 		if p.observed != nil && p.signals == 0 {
@@ -177,6 +178,7 @@ func (m *Machine) killAll(p *placement, try int) {
 			m.after("kill/"+p.id, backoff(try), func() { m.killAll(p, try+1) })
 			return
 		}
+		p.killed = p.unsure || result.Leftover
 		m.expectExit(p)
 	})
 }

@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/protobuf/proto"
+
 	"github.com/errand-run/errand/actors"
 	"github.com/errand-run/errand/cluster/records"
 	actorv1 "github.com/errand-run/errand/messages/errand/actor/v1"
@@ -359,5 +361,64 @@ func TestAssignmentOfAnotherSessionIsNeverStarted(t *testing.T) {
 	s.settle()
 	if len(s.boxes) != 0 {
 		t.Errorf("sandboxes %v", s.boxes)
+	}
+}
+
+// TestStopThatTheDriverDoesNotAnswerForIsDelivered: what ended the command was our
+// KILL, although no answer says that TERM reached it.
+func TestStopThatTheDriverDoesNotAnswerForIsDelivered(t *testing.T) {
+	for _, test := range []struct {
+		name string
+		// code is what the driver says of the end, nil if it hangs there too.
+		code *int32
+	}{{"an end by KILL", proto.Int32(137)}, {"no word of the end", nil}} {
+		t.Run(test.name, func(t *testing.T) {
+			s := newStation(t)
+			s.reach("stopping")
+			s.hang = func(verb SandboxVerb) error {
+				if verb == VerbSignal || verb == VerbWait && test.code == nil {
+					return records.Errorf(records.ClassDeadline, "the supervisor does not answer")
+				}
+				return nil
+			}
+			s.settle()
+			s.pass(10 * time.Second)
+			s.settle()
+			for range 60 {
+				s.pass(time.Second)
+				s.settle()
+			}
+			exit := heard[*actorv1.Exited](s).GetExit()
+			if !exit.GetStopDelivered() || exit.GetStopCause() != recordv1.StopCause_STOP_CAUSE_CANCEL {
+				t.Errorf("exit %v", exit)
+			}
+			if (exit.Code == nil) != (test.code == nil) || exit.GetCode() != int32OrZero(test.code) {
+				t.Errorf("exit %v, want the code %v", exit, test.code)
+			}
+		})
+	}
+}
+
+func int32OrZero(of *int32) int32 {
+	if of == nil {
+		return 0
+	}
+	return *of
+}
+
+// TestStopOfACommandThatIsGoneIsNotDelivered: both signals came to nobody, nothing
+// was left to kill, and nobody knows the end.
+func TestStopOfACommandThatIsGoneIsNotDelivered(t *testing.T) {
+	s := newStation(t)
+	s.reach("stopping")
+	delete(s.boxes, records.SandboxID(tableRun, 1, 1))
+	s.settle()
+	for range 60 {
+		s.pass(time.Second)
+		s.settle()
+	}
+	exit := heard[*actorv1.Exited](s).GetExit()
+	if exit.Code != nil || exit.GetReason() != recordv1.Reason_REASON_SANDBOX_LOST || exit.GetStopDelivered() {
+		t.Errorf("exit %v", exit)
 	}
 }

@@ -44,6 +44,10 @@ type placement struct {
 	killing   bool
 	signals   int
 	delivered bool
+	// unsure means that it is not known of a signal whether it reached the process;
+	// killed, that what was left was ended by our KILL.
+	unsure bool
+	killed bool
 
 	// The end.
 	waiting bool

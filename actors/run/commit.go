@@ -130,13 +130,28 @@ func (m *Machine) report(d decision, revision int64) {
 	case changeUnplace:
 		m.log(actors.LogInfo, "run left its node", "node", d.node, "placement", run.GetPlacements(), "cause", run.GetHoldMessage())
 	case changeWish:
-		m.log(actors.LogInfo, "run is to end", "reason", run.GetWish().GetReason().String(), "by", run.GetWish().GetBy(), "force", run.GetWish().GetForce())
+		m.log(actors.LogInfo, "run is to end", "reason", records.Word(run.GetWish().GetReason()), "by", run.GetWish().GetBy(), "force", run.GetWish().GetForce())
 	case changeEnd:
-		m.log(actors.LogInfo, "run ended", "status", run.GetStatus().String(), "reason", run.GetReason().String(), "message", run.GetMessage())
+		m.log(actors.LogInfo, "run ended", endFields(run)...)
 	case changeNote:
-		m.log(actors.LogWarn, "an exit came late", "status", run.GetStatus().String())
+		m.log(actors.LogWarn, "an exit came late", "status", records.Word(run.GetStatus()))
 	default:
 	}
+}
+
+// endFields leaves out what an outcome does not have: a success has no reason.
+func endFields(run *recordv1.Run) []any {
+	fields := []any{"status", records.Word(run.GetStatus())}
+	if run.ExitCode != nil {
+		fields = append(fields, "code", run.GetExitCode())
+	}
+	if run.GetReason() != recordv1.Reason_REASON_UNSPECIFIED {
+		fields = append(fields, "reason", records.Word(run.GetReason()))
+	}
+	if run.GetMessage() != "" {
+		fields = append(fields, "message", run.GetMessage())
+	}
+	return fields
 }
 
 // compareFailed decides again on the record as the store answered it.

@@ -13,11 +13,15 @@ type outcome struct {
 	code *int32
 }
 
-// outcomeOf applies the rules in this order: no code, no status but FAILED; a stop
-// of ours that never reached the process changes nothing; else the cause of the
-// stop that did, with the observed code kept.
+// outcomeOf applies the rules in this order: without a code the status is FAILED,
+// unless a stop of ours is what ended the command unseen; a stop of ours that never
+// reached the process changes nothing; else the cause of the stop that did, with
+// the observed code kept.
 func outcomeOf(run *recordv1.Run, exit *recordv1.Exit) outcome {
 	if reason := unobserved(exit); reason != recordv1.Reason_REASON_UNSPECIFIED {
+		if stopped, ok := stoppedUnseen(run, reason, exit); ok {
+			return stopped
+		}
 		return outcome{status: recordv1.Status_STATUS_FAILED, reason: reason, message: unobservedText(reason, exit)}
 	}
 	code := exit.GetCode()
@@ -41,6 +45,29 @@ func outcomeOf(run *recordv1.Run, exit *recordv1.Exit) outcome {
 		return outcome{recordv1.Status_STATUS_FAILED, recordv1.Reason_REASON_DRAINED, drainedText, &code}
 	default:
 		return byCode
+	}
+}
+
+// stoppedUnseen is the outcome of a command that was canceled or timed out and
+// whose end nobody saw: the stop reached it and its sandbox is empty, so the stop
+// is what is known of its end. Of a start that may not have been one, the wish is.
+func stoppedUnseen(run *recordv1.Run, reason recordv1.Reason, exit *recordv1.Exit) (outcome, bool) {
+	var canceled, timedOut bool
+	switch {
+	case reason == recordv1.Reason_REASON_START_UNKNOWN:
+		canceled = run.GetWish().GetReason() == recordv1.Reason_REASON_CANCELED
+		timedOut = run.GetWish().GetReason() == recordv1.Reason_REASON_TIMEOUT
+	case reason == recordv1.Reason_REASON_SANDBOX_LOST && exit.GetStopDelivered():
+		canceled = exit.GetStopCause() == recordv1.StopCause_STOP_CAUSE_CANCEL
+		timedOut = exit.GetStopCause() == recordv1.StopCause_STOP_CAUSE_TIMEOUT
+	}
+	switch {
+	case canceled:
+		return outcome{recordv1.Status_STATUS_CANCELED, recordv1.Reason_REASON_CANCELED, canceledText(run.GetWish()) + unseenText(reason), nil}, true
+	case timedOut:
+		return outcome{recordv1.Status_STATUS_TIMED_OUT, recordv1.Reason_REASON_TIMEOUT, timeoutText(run) + unseenText(reason), nil}, true
+	default:
+		return outcome{}, false
 	}
 }
 

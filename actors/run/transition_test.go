@@ -1,6 +1,7 @@
 package run
 
 import (
+	"fmt"
 	"testing"
 	"time"
 
@@ -213,10 +214,15 @@ func TestOutcomeOfExit(t *testing.T) {
 		{"stopped by the fence", code(137, stopped(recordv1.StopCause_STOP_CAUSE_FENCE)), recordv1.Status_STATUS_FAILED, recordv1.Reason_REASON_NODE_FENCED, -1, "the node had lost its session and stopped what it ran"},
 		{"not found", &recordv1.Exit{Reason: recordv1.Reason_REASON_NOT_FOUND, Message: "no such file: nope"}, recordv1.Status_STATUS_FAILED, recordv1.Reason_REASON_NOT_FOUND, -1, "no such file: nope"},
 		{"not executable with a made-up code", code(126, func(e *recordv1.Exit) { e.Reason = recordv1.Reason_REASON_NOT_EXECUTABLE }), recordv1.Status_STATUS_FAILED, recordv1.Reason_REASON_NOT_EXECUTABLE, -1, "the command is not executable"},
-		{"a lost sandbox while canceled", &recordv1.Exit{StartedAt: 1, StopDelivered: true, StopCause: recordv1.StopCause_STOP_CAUSE_CANCEL, Reason: recordv1.Reason_REASON_SANDBOX_LOST}, recordv1.Status_STATUS_FAILED, recordv1.Reason_REASON_SANDBOX_LOST, -1, "the sandbox was lost and nobody saw the command end"},
+		{"a lost sandbox, canceled", &recordv1.Exit{StartedAt: 1, StopDelivered: true, StopCause: recordv1.StopCause_STOP_CAUSE_CANCEL, Reason: recordv1.Reason_REASON_SANDBOX_LOST}, recordv1.Status_STATUS_CANCELED, recordv1.Reason_REASON_CANCELED, -1, "canceled by ann; nobody saw how the command ended"},
+		{"a lost sandbox, timed out", &recordv1.Exit{StartedAt: 1, StopDelivered: true, StopCause: recordv1.StopCause_STOP_CAUSE_TIMEOUT}, recordv1.Status_STATUS_TIMED_OUT, recordv1.Reason_REASON_TIMEOUT, -1, "the timeout of 1m has passed; nobody saw how the command ended"},
+		{"a lost sandbox, drained", &recordv1.Exit{StartedAt: 1, StopDelivered: true, StopCause: recordv1.StopCause_STOP_CAUSE_DRAIN}, recordv1.Status_STATUS_FAILED, recordv1.Reason_REASON_SANDBOX_LOST, -1, "the sandbox was lost and nobody saw the command end"},
+		{"a lost sandbox and a cancel that did not reach it", &recordv1.Exit{StartedAt: 1, StopCause: recordv1.StopCause_STOP_CAUSE_CANCEL}, recordv1.Status_STATUS_FAILED, recordv1.Reason_REASON_SANDBOX_LOST, -1, "the sandbox was lost and nobody saw the command end"},
+		{"fenced while canceled", &recordv1.Exit{StartedAt: 1, Fenced: true, StopDelivered: true, StopCause: recordv1.StopCause_STOP_CAUSE_CANCEL}, recordv1.Status_STATUS_FAILED, recordv1.Reason_REASON_NODE_FENCED, -1, "the node had lost its session and stopped what it ran"},
+		{"not found while canceled", &recordv1.Exit{StopDelivered: true, StopCause: recordv1.StopCause_STOP_CAUSE_CANCEL, Reason: recordv1.Reason_REASON_NOT_FOUND}, recordv1.Status_STATUS_FAILED, recordv1.Reason_REASON_NOT_FOUND, -1, "the command was not found"},
 		{"no code and no reason, started", &recordv1.Exit{StartedAt: 1}, recordv1.Status_STATUS_FAILED, recordv1.Reason_REASON_SANDBOX_LOST, -1, "the sandbox was lost and nobody saw the command end"},
-		{"no code and no reason, not started", &recordv1.Exit{}, recordv1.Status_STATUS_FAILED, recordv1.Reason_REASON_START_UNKNOWN, -1, "the node can not tell whether the command was started"},
-		{"no exit at all", nil, recordv1.Status_STATUS_FAILED, recordv1.Reason_REASON_START_UNKNOWN, -1, "the node can not tell whether the command was started"},
+		{"no code and no reason, not started", &recordv1.Exit{}, recordv1.Status_STATUS_CANCELED, recordv1.Reason_REASON_CANCELED, -1, "canceled by ann; it is not known whether the command was started"},
+		{"no exit at all", nil, recordv1.Status_STATUS_CANCELED, recordv1.Reason_REASON_CANCELED, -1, "canceled by ann; it is not known whether the command was started"},
 	}
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
@@ -237,6 +243,49 @@ func TestOutcomeOfExit(t *testing.T) {
 				t.Errorf("ended badly: %v", run)
 			}
 		})
+	}
+}
+
+func TestOutcomeOfAStartThatIsNotKnownFollowsTheWish(t *testing.T) {
+	for _, c := range []struct {
+		name    string
+		wish    *recordv1.Wish
+		status  recordv1.Status
+		reason  recordv1.Reason
+		message string
+	}{
+		{"no wish", nil, recordv1.Status_STATUS_FAILED, recordv1.Reason_REASON_START_UNKNOWN, "it may have run"},
+		{"canceled", &recordv1.Wish{Reason: recordv1.Reason_REASON_CANCELED, By: "ann"}, recordv1.Status_STATUS_CANCELED, recordv1.Reason_REASON_CANCELED, "canceled by ann; it is not known whether the command was started"},
+		{"timed out", &recordv1.Wish{Reason: recordv1.Reason_REASON_TIMEOUT}, recordv1.Status_STATUS_TIMED_OUT, recordv1.Reason_REASON_TIMEOUT, "the timeout of 1m has passed; it is not known whether the command was started"},
+		{"past its start deadline", &recordv1.Wish{Reason: recordv1.Reason_REASON_START_DEADLINE}, recordv1.Status_STATUS_FAILED, recordv1.Reason_REASON_START_UNKNOWN, "it may have run"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			s := inPhase(placed)
+			s.run.Wish = c.wish
+			exit := &recordv1.Exit{Reason: recordv1.Reason_REASON_START_UNKNOWN, Message: "it may have run"}
+			run := decide(at(time.Second), s, exited{&actorv1.Exited{Run: testID, Attempt: 1, Placement: 2, Node: "n1", Exit: exit}}).run
+			if run.GetStatus() != c.status || run.GetReason() != c.reason || run.GetMessage() != c.message || run.ExitCode != nil {
+				t.Errorf("got %v", run)
+			}
+		})
+	}
+}
+
+func TestLogOfAnEndSpeaksTheContractsWords(t *testing.T) {
+	code := int32(0)
+	for _, c := range []struct {
+		run  *recordv1.Run
+		want string
+	}{
+		{&recordv1.Run{Status: recordv1.Status_STATUS_SUCCEEDED, ExitCode: &code}, "[status SUCCEEDED code 0]"},
+		{
+			&recordv1.Run{Status: recordv1.Status_STATUS_FAILED, Reason: recordv1.Reason_REASON_SANDBOX_LOST, Message: "gone"},
+			"[status FAILED reason SANDBOX_LOST message gone]",
+		},
+	} {
+		if got := fmt.Sprint(endFields(c.run)); got != c.want {
+			t.Errorf("got %s, want %s", got, c.want)
+		}
 	}
 }
 

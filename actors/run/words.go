@@ -133,6 +133,14 @@ func unobservedText(reason recordv1.Reason, exit *recordv1.Exit) string {
 	return unobservedTexts[i].text
 }
 
+// unseenText goes after the cause of a stop when there is no code to show.
+func unseenText(reason recordv1.Reason) string {
+	if reason == recordv1.Reason_REASON_START_UNKNOWN {
+		return "; it is not known whether the command was started"
+	}
+	return "; nobody saw how the command ended"
+}
+
 func milliSpan(ms int64) string { return span(time.Duration(ms) * time.Millisecond) }
 
 // span writes a duration without parts that are zero: 5m, not 5m0s.
