@@ -11,9 +11,12 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"connectrpc.com/connect"
 	"go.uber.org/goleak"
 
 	"github.com/errand-run/errand/cmd/errand/internal/fakeapi"
+	errandv1 "github.com/errand-run/errand/messages/errand/v1"
+	"github.com/errand-run/errand/messages/errand/v1/errandv1connect"
 )
 
 func writeFile(t *testing.T, name, content string) string {
@@ -47,6 +50,11 @@ func TestBadCommandLinesNameWhatIsWrong(t *testing.T) {
 		"env not UTF-8":             {[]string{"run", "--env", "A=\xff", "x"}, []string{"--env A", "UTF-8"}},
 		"argument not UTF-8":        {[]string{"run", "x", "--", "\xff"}, []string{"argument 0", "UTF-8"}},
 		"negative pids":             {[]string{"run", "--pids-limit", "-1", "x"}, []string{"--pids-limit"}},
+		"no pids":                   {[]string{"run", "--pids-limit", "0", "x"}, []string{"--pids-limit 0", "1 or more"}},
+		"pids in words":             {[]string{"run", "--pids-limit", "many", "x"}, []string{"--pids-limit", "flag: must be a whole number\n"}},
+		"too many pids to count":    {[]string{"run", "--pids-limit", "99999999999999999999", "x"}, []string{"flag: is out of range\n"}},
+		"read-only in words":        {[]string{"run", "--read-only=often", "x"}, []string{"flag: must be true or false\n"}},
+		"empty key":                 {[]string{"run", "--idempotency-key", "", "x"}, []string{"--idempotency-key is empty"}},
 		"no image":                  {[]string{"run"}, []string{"IMAGE", "errand run --help"}},
 		"command without dashes":    {[]string{"run", "busybox", "ls"}, []string{"errand run busybox -- ls"}},
 		"flags without dashes":      {[]string{"run", "busybox", "ls", "-l"}, []string{"-l", "--, as in"}},
@@ -190,6 +198,59 @@ func TestWhatTheNodeRefusesIsAUsageError(t *testing.T) {
 		t.Error("a run was made")
 	}
 	newInvocation(t, s.URL()).run("show", "r.nope").wantError(t, ExitErrand, "r.nope", "errand runs")
+}
+
+func TestRefusalsOfACreationSayWhatToDo(t *testing.T) {
+	for name, c := range map[string]struct {
+		err  error
+		code int
+		want []string
+	}{
+		"an image where the default driver takes none": {
+			fakeapi.Fail(connect.CodeInvalidArgument, "INVALID_FIELD", "x", &errandv1.FieldViolation{
+				Field: "spec.image", Text: "the process driver runs commands of the host and takes no image: leave it out",
+			}), ExitUsage, []string{"IMAGE: the process driver", "--driver containerd", "--driver process -- COMMAND"},
+		},
+		"a key that was used": {
+			fakeapi.Fail(connect.CodeAlreadyExists, "IDEMPOTENCY_CONFLICT", "idempotency_key: was used for run k.default.x with another request"),
+			ExitErrand, []string{"errand: --idempotency-key: was used for run k.default.x"},
+		},
+		"a request that is too large": {
+			fakeapi.Fail(connect.CodeResourceExhausted, "REQUEST_TOO_LARGE", "the request is larger than 1 bytes"),
+			ExitUsage, []string{"larger than 1 bytes"},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := startFake(t, func(s *fakeapi.Server) { s.CreateError = func() error { return c.err } })
+			i := newInvocation(t, s.URL())
+			i.run("run", "busybox", "--", "x").wantError(t, c.code, c.want...)
+			i.run("run", "-d", "busybox", "--", "x").wantError(t, c.code, c.want...)
+			if calls := s.Calls(errandv1connect.RunServiceCreateProcedure); calls != 2 {
+				t.Errorf("%d calls for 2 creations", calls)
+			}
+		})
+	}
+}
+
+func TestAddressOfAHostAloneMeansThePortOfANode(t *testing.T) {
+	for given, want := range map[string]string{
+		"":                       "http://127.0.0.1:7400",
+		"127.0.0.1":              "http://127.0.0.1:7400",
+		"node-7":                 "http://node-7:7400",
+		"node-7:":                "http://node-7:7400",
+		"node-7/prefix":          "http://node-7:7400/prefix",
+		"node-7:80":              "http://node-7:80",
+		"::1":                    "http://[::1]:7400",
+		"[::1]":                  "http://[::1]:7400",
+		"[::1]:80":               "http://[::1]:80",
+		"https://errand.example": "https://errand.example",
+		"http://127.0.0.1/":      "http://127.0.0.1",
+	} {
+		a := newApp(nil, nil, nil, []string{"ERRAND_ADDRESS=" + given})
+		if got, err := a.resolveAddress(); got != want || err != nil {
+			t.Errorf("%q gives %q, %v; want %q", given, got, err, want)
+		}
+	}
 }
 
 func TestARedirectIsNotFollowed(t *testing.T) {

@@ -21,6 +21,9 @@ import (
 // otherwise.
 const DefaultAddress = "http://127.0.0.1:7400"
 
+// defaultPort is where a node answers that is named by its host alone.
+const defaultPort = "7400"
+
 // defaultDataDir is where a node keeps its data, the API token among it.
 const defaultDataDir = "/var/lib/errand"
 
@@ -116,14 +119,20 @@ func (a *app) resolveAddress() (string, error) {
 		return DefaultAddress, nil
 	}
 	full := address
-	if !strings.Contains(full, "://") {
+	if ip := net.ParseIP(address); ip != nil && ip.To4() == nil {
+		full = "http://[" + address + "]"
+	} else if !strings.Contains(full, "://") {
 		full = "http://" + full
 	}
 	parsed, err := url.Parse(full)
+	if err == nil && full != address && parsed.Port() == "" {
+		// A URL's port is its scheme's; a bare host means a node's.
+		parsed.Host = net.JoinHostPort(parsed.Hostname(), defaultPort)
+	}
 	if err != nil || parsed.Hostname() == "" || parsed.Scheme != "http" && parsed.Scheme != "https" ||
 		parsed.User != nil || parsed.RawQuery != "" || parsed.Fragment != "" {
 		// What was given is not repeated in full: it might hold a password.
-		return "", usage("%s is not an address: give host:port or a URL, as in %s", source, DefaultAddress)
+		return "", usage("%s is not an address: give a host, host:port or a URL, as in %s", source, DefaultAddress)
 	}
 	return strings.TrimRight(parsed.String(), "/"), nil
 }

@@ -106,7 +106,7 @@ func TestDocumentationHasEveryCommandAndFlagAndNoOther(t *testing.T) {
 func TestDocumentedExitCodesAreThoseOfTheCode(t *testing.T) {
 	text := sections(readDocumentation(t))["Exit codes"]
 	own := int32(42)
-	row := regexp.MustCompile(`(?m)^\| ([A-Z_]+) \| ([A-Z_]+|any) \| (\d+|its own) \|$`)
+	row := regexp.MustCompile(`(?m)^\| ([A-Z_]+) \| ([A-Z_]+|any|none) \| (\d+|its own) \|$`)
 	seen := map[string]bool{}
 	for _, match := range row.FindAllStringSubmatch(text, -1) {
 		run := &errandv1.Run{Status: errandv1.Status(errandv1.Status_value["STATUS_"+match[1]])}
@@ -114,8 +114,11 @@ func TestDocumentedExitCodesAreThoseOfTheCode(t *testing.T) {
 			t.Errorf("%q is no status", match[1])
 		}
 		reasons := []string{match[2]}
-		if match[2] == "any" {
+		switch match[2] {
+		case "any":
 			reasons = slices.Collect(maps.Keys(errandv1.Reason_value))
+		case "none":
+			reasons = []string{"UNSPECIFIED"}
 		}
 		want := match[3]
 		if want == "its own" {

@@ -23,6 +23,7 @@ import (
 	"io"
 	"os"
 	"os/user"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -132,7 +133,7 @@ then teardown. Each execution is a run, a record that outlives its sandbox.`,
 	root.SetOut(a.stdout)
 	root.SetErr(a.stderr)
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
-		f := usage("%s", err)
+		f := usage("%s", flagErrorText(err))
 		f.hint = fmt.Sprintf("See '%s --help'.", cmd.CommandPath())
 		if cmd.Name() == "run" && !strings.HasPrefix(err.Error(), "invalid") {
 			f.hint = "Flags of the command itself go behind --, as in: errand run IMAGE -- ls -l\n" + f.hint
@@ -150,6 +151,22 @@ then teardown. Each execution is a run, a record that outlives its sandbox.`,
 		a.cancelCommand(), a.imageCommand(), a.nodeCommand(), a.versionCommand(),
 	)
 	return root
+}
+
+// flagErrorText says what is wrong with a number or a truth value in plain words.
+func flagErrorText(err error) string {
+	var number *strconv.NumError
+	if !errors.As(err, &number) {
+		return err.Error()
+	}
+	why := "must be a whole number"
+	switch {
+	case number.Func == "ParseBool":
+		why = "must be true or false"
+	case errors.Is(number, strconv.ErrRange):
+		why = "is out of range"
+	}
+	return strings.TrimSuffix(err.Error(), number.Error()) + why
 }
 
 // group is what a command that only holds others does: it shows its help, or

@@ -13,6 +13,9 @@ import (
 	errandv1 "github.com/errand-run/errand/messages/errand/v1"
 )
 
+// codeRequestTooLarge is the API's word for a request that is wrong by its size.
+const codeRequestTooLarge = "REQUEST_TOO_LARGE"
+
 // explain turns the error of a call into a failure that names the address, the
 // cause and the way out.
 func (c *connection) explain(err error) error {
@@ -31,11 +34,17 @@ func (c *connection) explain(err error) error {
 		f.code = info.GetCode()
 		if len(info.GetFields()) > 0 {
 			f.message = fieldsText(info.GetFields())
+			f.hint = fieldsHint(info.GetFields())
 		}
+	}
+	if f.code == codeRequestTooLarge {
+		f.exit = ExitUsage
 	}
 	switch class {
 	case connect.CodeInvalidArgument:
 		f.exit = ExitUsage
+	case connect.CodeAlreadyExists:
+		f.message = strings.Replace(f.message, "idempotency_key:", flagOfField["idempotency_key"]+":", 1)
 	case connect.CodeUnauthenticated:
 		c.explainToken(f)
 	case connect.CodeNotFound:
@@ -98,6 +107,16 @@ func fieldsText(fields []*errandv1.FieldViolation) string {
 		texts = append(texts, what+": "+field.GetText())
 	}
 	return strings.Join(texts, "\n")
+}
+
+// fieldsHint says what to type instead where a field's text can not know.
+func fieldsHint(fields []*errandv1.FieldViolation) string {
+	for _, field := range fields {
+		if field.GetField() == "spec.image" && strings.Contains(field.GetText(), "takes no image") {
+			return "Add --driver containerd to run it in that image, or leave the image out: errand run --driver process -- COMMAND"
+		}
+	}
+	return ""
 }
 
 // explainTransport is for what is not the API's own answer.

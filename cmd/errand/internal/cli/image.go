@@ -49,7 +49,7 @@ and list them. With - the archive is read from stdin.`,
 			return a.importImage(cmd.Context(), args[0], name)
 		},
 	}
-	add.Flags().StringVar(&name, "name", "", "the name for an archive whose one image has none")
+	add.Flags().StringVar(&name, "name", "", "the name for the archive's one image, in place of its own")
 	must(add.RegisterFlagCompletionFunc("name", cobra.NoFileCompletions))
 	list := a.listCommand("List the images of the node", func(ctx context.Context, c *connection) error {
 		response, err := call(ctx, c, c.images.List, &errandv1.ListImagesRequest{})

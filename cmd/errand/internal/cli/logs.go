@@ -26,7 +26,7 @@ func (a *app) logsCommand() *cobra.Command {
 		Short: "Show what a run wrote",
 		Long: `Show what a run's command wrote: its stdout on stdout, its stderr on stderr,
 byte for byte. It works while the run goes on and after it has ended.`,
-		Example: `  errand logs r.default.4tq            the beginning of an id is enough
+		Example: `  errand logs k.default.4tq            the beginning of an id is enough
   errand logs -f --tail 20 RUN         the last 20 lines, then all that follows
   errand logs --since 10m --timestamps RUN
   errand logs --stream stderr RUN      only what went to stderr`,

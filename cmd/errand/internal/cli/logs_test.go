@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"connectrpc.com/connect"
+
 	"github.com/errand-run/errand/cmd/errand/internal/fakeapi"
 	errandv1 "github.com/errand-run/errand/messages/errand/v1"
 	"github.com/errand-run/errand/messages/errand/v1/errandv1connect"
@@ -148,6 +150,23 @@ func TestLogsOfAnAttemptOrRunThatDoesNotExist(t *testing.T) {
 	i.run("logs", "--attempt", "7", "r.default.logged").wantError(t, ExitErrand, "no attempt 7")
 	i.run("logs", "-f", "--attempt", "7", "r.default.logged").wantError(t, ExitErrand, "no attempt 7")
 	i.run("logs", "r.nope").wantError(t, ExitErrand, "r.nope")
+}
+
+func TestLogsThatAreLostAreAnErrorOfErrandLogsAndANoteOfErrandRun(t *testing.T) {
+	s := startFake(t, func(s *fakeapi.Server) {
+		s.LogError = func() error {
+			return fakeapi.Fail(connect.CodeDataLoss, "LOG_LOST", "nothing is left of the log: its files are not on node n1 any more")
+		}
+		s.Script = func(l *fakeapi.Live) { l.Start(); l.Exit(3) }
+	})
+	addLogged(s, true)
+	i := newInvocation(t, s.URL())
+	i.run("logs", "r.default.logged").wantError(t, ExitErrand, "not on node n1 any more")
+	i.run("logs", "-f", "r.default.logged").wantError(t, ExitErrand, "not on node n1 any more")
+	i.run("run", "busybox").wantError(t, 3, "could not be read to its end: nothing is left of the log")
+	if calls := s.Calls(errandv1connect.RunServiceLogsProcedure); calls != 3 {
+		t.Errorf("%d calls", calls)
+	}
 }
 
 func TestLogsFollowOfARunWithoutAnAttemptEndsWithTheRun(t *testing.T) {

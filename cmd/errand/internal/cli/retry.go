@@ -23,9 +23,11 @@ type patience struct {
 	pauseMin, pauseMax time.Duration
 }
 
-// codeLogElsewhere is the API's word for a log that lies on another node. Asking
-// this one again does not bring it here.
-const codeLogElsewhere = "LOG_ELSEWHERE"
+// finalCodes are words of the API for what stays as it is although its class says that
+// the call may be repeated: a log that lies on another node, a request of a wrong size.
+var finalCodes = map[string]bool{
+	"LOG_ELSEWHERE": true, codeRequestTooLarge: true, "IMAGE_TOO_LARGE": true, "TOO_MANY_APPS": true,
+}
 
 var defaultPatience = patience{
 	first:    3 * time.Second,
@@ -45,7 +47,7 @@ func transient(err error) bool {
 		return false
 	}
 	code := connect.CodeOf(err)
-	if info := infoOf(err); info.GetCode() == codeLogElsewhere {
+	if finalCodes[infoOf(err).GetCode()] {
 		return false
 	}
 	if connect.IsWireError(err) {

@@ -106,8 +106,11 @@ func (a *app) createRequest(cmd *cobra.Command, args []string, flags runFlags) (
 	if err != nil {
 		return nil, err
 	}
-	if flags.pids < 0 {
-		return nil, usage("--pids-limit %d: must not be negative", flags.pids)
+	if cmd.Flags().Changed("pids-limit") && flags.pids < 1 {
+		return nil, usage("--pids-limit %d: must be 1 or more", flags.pids)
+	}
+	if cmd.Flags().Changed("idempotency-key") && flags.idempotencyKey == "" {
+		return nil, usage("--idempotency-key is empty: without a key of your own leave the flag out")
 	}
 	if err := checkCommand(command); err != nil {
 		return nil, err

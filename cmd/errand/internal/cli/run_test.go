@@ -166,7 +166,7 @@ func TestRunExitCodeForEveryEnd(t *testing.T) {
 		told   string // part of stderr; empty means nothing at all
 	}
 	ends := []end{
-		{errandv1.Status_STATUS_SUCCEEDED, errandv1.Reason_REASON_EXIT_CODE, code(0), 0, ""},
+		{errandv1.Status_STATUS_SUCCEEDED, errandv1.Reason_REASON_UNSPECIFIED, code(0), 0, ""},
 		{errandv1.Status_STATUS_SUCCEEDED, errandv1.Reason_REASON_UNSPECIFIED, code(0), 0, ""},
 		{errandv1.Status_STATUS_FAILED, errandv1.Reason_REASON_EXIT_CODE, code(17), 17, ""},
 		{errandv1.Status_STATUS_FAILED, errandv1.Reason_REASON_EXIT_CODE, code(124), 124, ""},

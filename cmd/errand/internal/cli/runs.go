@@ -128,17 +128,13 @@ func (a *app) runRows(runs []*errandv1.Run) [][]string {
 	return rows
 }
 
-// listedReason is the reason of a run where the exit code does not say it all, and
-// of one that goes on why it is being stopped.
+// listedReason is why a run ended as it did, and of one that goes on why it is being
+// stopped.
 func listedReason(view runView) string {
-	switch {
-	case view.Stopping != "" && view.EndedAt == nil:
+	if view.Stopping != "" && view.EndedAt == nil {
 		return "stopping: " + view.Stopping
-	case view.Reason == "EXIT_CODE":
-		return ""
-	default:
-		return view.Reason
 	}
+	return view.Reason
 }
 
 func exitText(code *int32) string {

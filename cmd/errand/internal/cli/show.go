@@ -19,7 +19,7 @@ func (a *app) showCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "show RUN",
 		Short: "Show a run and its attempts",
-		Example: `  errand show r.default.4tq            the beginning of an id is enough
+		Example: `  errand show k.default.4tq            the beginning of an id is enough
   errand show -o json RUN | jq .status`,
 		Args:              a.oneRun,
 		ValidArgsFunction: a.completeRun(anyRun),

@@ -34,8 +34,10 @@ type Server struct {
 	LoseAnswers int
 	// LogError, when it returns one, is the answer to a call of Logs.
 	LogError func() error
-	Images   []*errandv1.Image
-	Nodes    []*errandv1.Node
+	// CreateError, when it returns one, is the answer to a creation.
+	CreateError func() error
+	Images      []*errandv1.Image
+	Nodes       []*errandv1.Node
 
 	mu       sync.Mutex
 	runs     []*Live // oldest first
@@ -288,11 +290,11 @@ func (l *Live) End(status errandv1.Status, reason errandv1.Reason, message strin
 
 // Exit ends the run with a code of its command.
 func (l *Live) Exit(code int32) {
-	status := errandv1.Status_STATUS_SUCCEEDED
+	status, reason := errandv1.Status_STATUS_SUCCEEDED, errandv1.Reason_REASON_UNSPECIFIED
 	if code != 0 {
-		status = errandv1.Status_STATUS_FAILED
+		status, reason = errandv1.Status_STATUS_FAILED, errandv1.Reason_REASON_EXIT_CODE
 	}
-	l.End(status, errandv1.Reason_REASON_EXIT_CODE, "", &code)
+	l.End(status, reason, "", &code)
 }
 
 func (l *Live) change(f func()) {

@@ -39,6 +39,11 @@ func ended(run *errandv1.Run) bool { return run.GetStatus() >= errandv1.Status_S
 
 func (r *runService) Create(_ context.Context, request *errandv1.CreateRunRequest) (*errandv1.CreateRunResponse, error) {
 	s := (*Server)(r)
+	if s.CreateError != nil {
+		if err := s.CreateError(); err != nil {
+			return nil, err
+		}
+	}
 	if name := request.GetName(); strings.ContainsAny(name, "\n/") {
 		return nil, Fail(connect.CodeInvalidArgument, "INVALID_FIELD", "name: has a character that is not allowed; spec.env[\"A\"]: is bad",
 			&errandv1.FieldViolation{Field: "name", Text: "has a character that is not allowed"},
