@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/BurntSushi/toml"
@@ -64,7 +65,7 @@ func parse(args, environment []string) (request, error) {
 	help := flags.BoolP("help", "h", false, "show this help")
 	flags.BoolVar(&asked.version, "version", false, "print the version")
 	if err := flags.Parse(args); err != nil {
-		return asked, err
+		return asked, plain(err)
 	}
 	if *help {
 		asked.help = usage(flags)
@@ -104,7 +105,7 @@ func fromEnvironment(flags *pflag.FlagSet, environment []string) error {
 			return
 		}
 		value := strings.TrimPrefix(environment[i], name+"=")
-		if err := flags.Set(flag.Name, value); err != nil {
+		if err := setFlag(flags, flag.Name, value); err != nil {
 			problems = append(problems, fmt.Errorf("%s: %w", name, err))
 		}
 	})
@@ -144,24 +145,74 @@ func fromFile(flags *pflag.FlagSet, path string) error {
 		if flag.Changed {
 			continue
 		}
-		if err := flags.Set(name, flagText(values[name])); err != nil {
+		text, err := flagText(flag, values[name])
+		if err == nil {
+			err = setFlag(flags, name, text)
+		}
+		if err != nil {
 			problems = append(problems, fmt.Errorf("config file %s: %s: %w", path, name, err))
 		}
 	}
 	return errors.Join(problems...)
 }
 
-// flagText writes a TOML value as a flag's value is written.
-func flagText(value any) string {
-	list, ok := value.([]any)
-	if !ok {
-		return fmt.Sprint(value)
+// flagText writes a TOML value as a flag's value is written. A flag takes its own kind
+// of value, or a string as one would write it on the command line.
+func flagText(flag *pflag.Flag, value any) (string, error) {
+	if text, ok := value.(string); ok {
+		return text, nil
 	}
-	texts := make([]string, len(list))
-	for i, element := range list {
-		texts[i] = fmt.Sprint(element)
+	switch kind := flag.Value.Type(); kind {
+	case "bool":
+		if truth, ok := value.(bool); ok {
+			return strconv.FormatBool(truth), nil
+		}
+		return "", errors.New("must be true or false")
+	case "int32", "int64":
+		if number, ok := value.(int64); ok {
+			return strconv.FormatInt(number, 10), nil
+		}
+		return "", errors.New("must be a whole number")
+	case "stringSlice":
+		list, ok := value.([]any)
+		texts := make([]string, len(list))
+		for i, element := range list {
+			text, isText := element.(string)
+			texts[i], ok = text, ok && isText
+		}
+		if ok {
+			return strings.Join(texts, ","), nil
+		}
+		return "", errors.New("must be a list of strings")
+	default:
+		return "", errors.New("must be a string")
 	}
-	return strings.Join(texts, ",")
+}
+
+// setFlag sets a flag; its error repeats neither the flag's name nor Go's words.
+func setFlag(flags *pflag.FlagSet, name, text string) error {
+	var bad *pflag.InvalidValueError
+	err := flags.Set(name, text)
+	if errors.As(err, &bad) {
+		return fmt.Errorf("invalid value %q: %w", text, plain(errors.Unwrap(bad)))
+	}
+	return err
+}
+
+// plain says what is wrong with a number or a truth value in plain words.
+func plain(err error) error {
+	var number *strconv.NumError
+	if !errors.As(err, &number) {
+		return err
+	}
+	why := "must be a whole number"
+	switch {
+	case number.Func == "ParseBool":
+		why = "must be true or false"
+	case errors.Is(number, strconv.ErrRange):
+		why = "is out of range"
+	}
+	return errors.New(strings.TrimSuffix(err.Error(), number.Error()) + why)
 }
 
 func envName(flag string) string {

@@ -69,6 +69,18 @@ func TestBadSettingsAreRefusedByName(t *testing.T) {
 		{name: "file is not TOML", args: []string{"--config", write("bad", "= 1")}, says: "bad"},
 		{name: "unknown key", args: []string{"--config", write("key", "listne = 1")}, says: "listne"},
 		{name: "key that is no setting", args: []string{"--config", write("help", "help = true")}, says: "help"},
+		{name: "not a number, in words", args: []string{"--shards", "many"}, says: "flag: must be a whole number"},
+		{name: "number out of range", args: []string{"--shards", "9999999999"}, says: "flag: is out of range"},
+		{name: "truth in words", args: []string{"--dev=often"}, says: "flag: must be true or false"},
+		{name: "variable in words", environment: []string{"ERRAND_SHARDS=many"}, says: `ERRAND_SHARDS: invalid value "many": must be a whole number`},
+		{name: "table for a string", args: []string{"--config", write("table", "[listen]\nx = 1")}, says: "listen: must be a string"},
+		{name: "number for a string", args: []string{"--config", write("number", "name = 7")}, says: "name: must be a string"},
+		{name: "list for a string", args: []string{"--config", write("list", "data = [\"/a\"]")}, says: "data: must be a string"},
+		{name: "truth for a number", args: []string{"--config", write("truth", "shards = true")}, says: "shards: must be a whole number"},
+		{name: "fraction for a number", args: []string{"--config", write("fraction", "shards = 1.5")}, says: "shards: must be a whole number"},
+		{name: "number for a truth", args: []string{"--config", write("dev", "dev = 1")}, says: "dev: must be true or false"},
+		{name: "numbers for a list", args: []string{"--config", write("drivers", "drivers = [1, 2]")}, says: "drivers: must be a list of strings"},
+		{name: "table for a list", args: []string{"--config", write("drivers2", "[drivers]\nx = 1")}, says: "drivers: must be a list of strings"},
 		{name: "value of a file", args: []string{"--config", write("value", "shards = \"x\"")}, says: "shards"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
