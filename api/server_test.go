@@ -101,6 +101,7 @@ func TestAnEnvironmentOf10MegabytesIsRefusedByItsName(t *testing.T) {
 
 func TestARequestThatIsTooLargeIsRefusedWithItsCode(t *testing.T) {
 	r := newRig(t)
+	tooLarge := strings.Repeat("x", 25<<20) // the node reads 24 MiB
 	plain := newHTTPClient(false)
 	defer plain.CloseIdleConnections()
 	for name, c := range map[string]struct {
@@ -116,16 +117,18 @@ func TestARequestThatIsTooLargeIsRefusedWithItsCode(t *testing.T) {
 		"packed, gRPC":          {r.http, []connect.ClientOption{connect.WithGRPC(), connect.WithSendGzip()}},
 	} {
 		t.Run(name, func(t *testing.T) {
+			ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+			defer cancel()
 			runs, _, _ := clients(c.client, r.url, testToken, c.options...)
-			_, err := runs.Create(r.ctx, &errandv1.CreateRunRequest{Name: strings.Repeat("x", 60<<20)})
+			_, err := runs.Create(ctx, &errandv1.CreateRunRequest{Name: tooLarge})
 			wantCode(t, err, api.CodeRequestTooLarge)
-			stream, err := runs.Watch(r.ctx, &errandv1.WatchRunRequest{Id: strings.Repeat("x", 60<<20)})
+			stream, err := runs.Watch(ctx, &errandv1.WatchRunRequest{Id: tooLarge})
 			if err == nil {
 				stream.Receive()
 				err = stream.Err()
 			}
 			wantCode(t, err, api.CodeRequestTooLarge)
-			if _, err := runs.List(r.ctx, &errandv1.ListRunsRequest{}); err != nil {
+			if _, err := runs.List(ctx, &errandv1.ListRunsRequest{}); err != nil {
 				t.Errorf("afterwards: %v", err)
 			}
 		})
