@@ -13,7 +13,6 @@ import (
 	"sync"
 	"time"
 
-	bolt "go.etcd.io/bbolt"
 	"go.etcd.io/etcd/server/v3/embed"
 	"go.etcd.io/etcd/server/v3/etcdserver/api/v3client"
 	"go.etcd.io/etcd/server/v3/etcdserver/api/v3rpc"
@@ -73,25 +72,19 @@ func startEmbedded(ctx context.Context, dir string, log *zap.Logger) (_ *embedde
 			e.stop()
 		}
 	}()
-	if err = checkFile(dir); err != nil {
+	applied, err := checkFile(dir)
+	if err != nil {
 		return nil, nil, err
 	}
 	e.space = &space{dir: dir, log: log}
 	if err = e.space.check(); err != nil {
 		return nil, nil, err
 	}
-	e.server, err = embed.StartEtcd(serverConfig(dir, log))
-	if err != nil {
-		return nil, nil, fmt.Errorf("embedded store in %s: %w", dir, err)
+	if e.server, err = launch(dir, serverConfig(dir, log)); err != nil {
+		return nil, nil, err
 	}
-	select {
-	case <-e.server.Server.ReadyNotify():
-	case err = <-e.server.Err():
-		return nil, nil, fmt.Errorf("embedded store in %s: %w", dir, err)
-	case <-e.server.Server.StopNotify():
-		return nil, nil, fmt.Errorf("embedded store in %s stopped while it started", dir)
-	case <-ctx.Done():
-		return nil, nil, records.Errorf(records.ClassUnavailable, "embedded store in %s is not ready: %w", dir, ctx.Err())
+	if err = e.awaitReady(ctx, behind{dir: dir, applied: applied}); err != nil {
+		return nil, nil, err
 	}
 	e.loopback = newLoopback()
 	e.face = v3rpc.Server(e.server.Server, nil, nil, e.loopback.options()...)
@@ -104,6 +97,28 @@ func startEmbedded(ctx context.Context, dir string, log *zap.Logger) (_ *embedde
 		return nil, nil, fmt.Errorf("embedded store: %w", err)
 	}
 	return e, conn, nil
+}
+
+// awaitReady returns when the server answers, or when it is clear that it will not.
+func (e *embedded) awaitReady(ctx context.Context, b behind) error {
+	look := time.NewTicker(behindMax / 10)
+	defer look.Stop()
+	for {
+		select {
+		case <-e.server.Server.ReadyNotify():
+			return nil
+		case err := <-e.server.Err():
+			return fmt.Errorf("embedded store in %s: %w", b.dir, err)
+		case <-e.server.Server.StopNotify():
+			return fmt.Errorf("embedded store in %s stopped while it started", b.dir)
+		case now := <-look.C:
+			if err := b.check(e.server, now); err != nil {
+				return err
+			}
+		case <-ctx.Done():
+			return records.Errorf(records.ClassUnavailable, "embedded store in %s is not ready: %w", b.dir, ctx.Err())
+		}
+	}
 }
 
 // connect makes a client that watches over the loopback and calls the server
@@ -218,20 +233,6 @@ func lockDir(dir string) (*os.File, error) {
 		return nil, fmt.Errorf("lock %s: %w", dir, err)
 	}
 	return lock, nil
-}
-
-// checkFile opens the server's file and closes it again. The server itself would
-// panic over one that is damaged.
-func checkFile(dir string) error {
-	path := filepath.Join(dir, serverName, "member", "snap", "db")
-	if _, err := os.Stat(path); errors.Is(err, os.ErrNotExist) {
-		return nil
-	}
-	db, err := bolt.Open(path, 0o600, &bolt.Options{ReadOnly: true, Timeout: fileTimeout})
-	if err != nil {
-		return fmt.Errorf("embedded store: %s can not be read: %w", path, err)
-	}
-	return db.Close()
 }
 
 // quiet keeps what an operator must act on: the level and above, less what a

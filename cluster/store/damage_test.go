@@ -1,0 +1,91 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// filled is the directory of a store that holds something and is closed.
+func filled(t *testing.T) (dir, data, log string) {
+	t.Helper()
+	dir = dataDir(t)
+	s := openAt(t, Config{DataDir: dir})
+	for i := range 200 {
+		do(t, s, putTxn(fmt.Sprintf("k%d", i), strings.Repeat("v", 100)))
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	member := filepath.Join(dir, serverName, "member")
+	logs, err := filepath.Glob(filepath.Join(member, "wal", "*.wal"))
+	if err != nil || len(logs) != 1 {
+		t.Fatalf("write-ahead logs %v, %v", logs, err)
+	}
+	return dir, filepath.Join(member, "snap", "db"), logs[0]
+}
+
+// overwrite changes a file's bytes from an offset on, each as told.
+func overwrite(t *testing.T, path string, from, step int, change func(byte) byte) {
+	t.Helper()
+	content, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for at := from; at < len(content); at += step {
+		content[at] = change(content[at])
+	}
+	if err := os.WriteFile(path, content, 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestOpenEmbeddedThatIsDamagedSaysSo(t *testing.T) {
+	must := func(t *testing.T, err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	turn := func(b byte) byte { return ^b }
+	for _, c := range []struct {
+		name   string
+		damage func(t *testing.T, data, log string)
+		says   string
+	}{
+		{"data cut off", func(t *testing.T, data, _ string) { must(t, os.Truncate(data, 8192)) }, "8192 bytes"},
+		{"data empty", func(t *testing.T, data, _ string) { must(t, os.Truncate(data, 0)) }, "empty"},
+		{"data zero", func(t *testing.T, data, _ string) { overwrite(t, data, 8192, 1, func(byte) byte { return 0 }) }, "pages"},
+		{"data turned", func(t *testing.T, data, _ string) { overwrite(t, data, 8192, 997, turn) }, "pages"},
+		{"data something else", func(t *testing.T, data, _ string) {
+			must(t, os.WriteFile(data, []byte(strings.Repeat("not a database", 9000)), 0o600))
+		}, "can not be read"},
+		{"log cut off", func(t *testing.T, _, log string) { must(t, os.Truncate(log, 20_000)) }, "ends at entry"},
+		{"log empty", func(t *testing.T, _, log string) { must(t, os.Truncate(log, 0)) }, "empty"},
+		{"log missing", func(t *testing.T, _, log string) { must(t, os.Remove(log)) }, "missing"},
+		{"log's directory missing", func(t *testing.T, _, log string) { must(t, os.RemoveAll(filepath.Dir(log))) }, "missing"},
+		{"log turned", func(t *testing.T, _, log string) { overwrite(t, log, 9000, 1<<30, turn) }, "crc"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			dir, data, log := filled(t)
+			c.damage(t, data, log)
+			s, err := Open(context.Background(), Config{DataDir: dir})
+			if err == nil {
+				t.Fatalf("opened, and closed with %v", s.Close())
+			}
+			for _, word := range []string{dir, c.says, "--accept-loss-of store"} {
+				if !errors.Is(err, ErrDamaged) || !strings.Contains(err.Error(), word) {
+					t.Errorf("error %v; want %q", err, word)
+				}
+			}
+			if strings.Contains(err.Error(), "runtime error") || strings.Contains(err.Error(), "assertion") {
+				t.Errorf("error %v", err)
+			}
+		})
+	}
+}
