@@ -114,7 +114,6 @@ func TestARequestThatIsTooLargeIsRefusedWithItsCode(t *testing.T) {
 		"gRPC-Web":              {plain, []connect.ClientOption{connect.WithGRPCWeb()}},
 		"JSON":                  {plain, []connect.ClientOption{connect.WithProtoJSON()}},
 		"packed":                {plain, []connect.ClientOption{connect.WithSendGzip()}},
-		"packed, gRPC":          {r.http, []connect.ClientOption{connect.WithGRPC(), connect.WithSendGzip()}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
