@@ -213,11 +213,13 @@ func TestRefusalsOfACreationSayWhatToDo(t *testing.T) {
 		},
 		"a key that was used": {
 			fakeapi.Fail(connect.CodeAlreadyExists, "IDEMPOTENCY_CONFLICT", "idempotency_key: was used for run k.default.x with another request"),
-			ExitErrand, []string{"errand: --idempotency-key: was used for run k.default.x"},
+			ExitErrand,
+			[]string{"errand: --idempotency-key: was used for run k.default.x"},
 		},
 		"a request that is too large": {
 			fakeapi.Fail(connect.CodeResourceExhausted, "REQUEST_TOO_LARGE", "the request is larger than 1 bytes"),
-			ExitUsage, []string{"larger than 1 bytes"},
+			ExitUsage,
+			[]string{"larger than 1 bytes"},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
