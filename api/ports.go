@@ -104,7 +104,7 @@ type LogChunk struct {
 type LogEnd struct {
 	// Complete is true when the log holds all that was written.
 	Complete bool
-	// DroppedBytes were lost to the size limit or a full disk.
+	// DroppedBytes were lost to the size limit or a full disk, or removed with a file.
 	DroppedBytes int64
 }
 

@@ -1490,7 +1490,8 @@ type LogChunk struct {
 	// Where to go on after this chunk.
 	NextOffset int64 `protobuf:"varint,4,opt,name=next_offset,json=nextOffset,proto3" json:"next_offset,omitempty"`
 	// Bytes that are missing before this chunk, lost to the size limit or a full
-	// disk. A chunk that has them may have no data and no stream.
+	// disk, or removed with their file: then it is the most that they can be. A chunk
+	// that has them may have no data and no stream.
 	DroppedBytes  int64 `protobuf:"varint,5,opt,name=dropped_bytes,json=droppedBytes,proto3" json:"dropped_bytes,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1566,7 +1567,7 @@ type LogEnd struct {
 	// False when the log has no end mark although the attempt has ended, or when
 	// bytes were dropped.
 	Complete bool `protobuf:"varint,1,opt,name=complete,proto3" json:"complete,omitempty"`
-	// Bytes dropped by the log's size limit or a full disk.
+	// Bytes dropped by the log's size limit or a full disk, or removed with its files.
 	DroppedBytes  int64 `protobuf:"varint,2,opt,name=dropped_bytes,json=droppedBytes,proto3" json:"dropped_bytes,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -102,7 +102,7 @@ func (a *app) logs(ctx context.Context, cmd *cobra.Command, id string, flags log
 // printer shows chunks on the streams of this process.
 func (a *app) printer() *logPrinter {
 	return &logPrinter{stdout: a.stdout, stderr: a.stderr, gap: func(bytes int64) {
-		a.note("%d bytes of the output are missing here: they were dropped by the log's size limit or a full disk", bytes)
+		a.note("up to %d bytes of the output are missing here: dropped by the log's size limit or a full disk, or removed since", bytes)
 	}}
 }
 
@@ -143,7 +143,7 @@ func (a *app) noteIncomplete(run *errandv1.Run, attempt int32, end *errandv1.Log
 		switch {
 		case tried.GetNumber() != attempt || tried.GetStartedAt() == nil:
 		case end.GetDroppedBytes() > 0:
-			a.note("the stored log of run %s is not complete: %d bytes were dropped by its size limit or a full disk", run.GetId(), end.GetDroppedBytes())
+			a.note("the stored log of run %s is not complete: %d bytes were dropped by its size limit or a full disk, or removed since", run.GetId(), end.GetDroppedBytes())
 		default:
 			a.note("the log of run %s may not be complete: it has no end mark", run.GetId())
 		}

@@ -339,7 +339,7 @@ func TestRunTellsWhereOutputIsMissing(t *testing.T) {
 		}
 	})
 	got := newInvocation(t, s.URL()).run("run", "busybox")
-	got.want(t, 0, "x\ny\n", "errand: 42 bytes of the output are missing here: they were dropped by the log's size limit or a full disk\n")
+	got.want(t, 0, "x\ny\n", "errand: up to 42 bytes of the output are missing here: dropped by the log's size limit or a full disk, or removed since\n")
 }
 
 func TestRunThatNeverStartedHasNoIncompleteLog(t *testing.T) {
