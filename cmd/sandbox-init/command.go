@@ -54,6 +54,23 @@ func (c *command) start() (pid int, stage status.Stage, err error) {
 	return pid, status.StageNone, nil
 }
 
+// keepStderr leaves stderr to the command alone: what the runtime of this process says
+// when it can not go on is none of the command's output.
+func (c *command) keepStderr() error {
+	kept, err := unix.FcntlInt(2, unix.F_DUPFD_CLOEXEC, 3)
+	if err != nil {
+		return err
+	}
+	c.files = []uintptr{0, 1, uintptr(kept)}
+	null, err := unix.Open("/dev/null", unix.O_WRONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		// An image's own /dev may lack it.
+		return unix.Close(2)
+	}
+	defer unix.Close(null)
+	return unix.Dup3(null, 2, 0)
+}
+
 // execFailed is the status of a command that never ran.
 func execFailed(stage status.Stage, err error) status.Status {
 	return status.Status{State: status.ExecFailed, Stage: stage, Value: errno(err), At: time.Now()}

@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/errand-run/errand/nodes/sandbox/cgroup"
 	"github.com/errand-run/errand/nodes/sandbox/guest/status"
 )
 
@@ -104,6 +105,12 @@ func runInit(args []string) int {
 
 	signals := make(chan os.Signal, 64)
 	signal.Notify(signals, forwarded...)
+	if err := o.command.keepStderr(); err != nil {
+		fail("%v", err)
+	}
+	if err := reserveThreads(cgroup.InitPids); err != nil {
+		fail("%v", err)
+	}
 	pid, stage, err := o.command.start()
 	if err != nil {
 		s := execFailed(stage, err)
@@ -149,8 +156,9 @@ func execCode(errno int) int {
 
 // reap waits for every child until the command has ended.
 func reap(command *processGroup) status.Status {
+	// One for all, since nothing collects what each turn would leave.
+	var ws unix.WaitStatus
 	for {
-		var ws unix.WaitStatus
 		got, err := unix.Wait4(-1, &ws, 0, nil)
 		if err == unix.EINTR {
 			continue

@@ -197,3 +197,16 @@ func TestInitSwitchesTheUser(t *testing.T) {
 		t.Fatalf("code %d, %+v", code, s)
 	}
 }
+
+// What the runtime of init says at its own end must not look like the command's.
+func TestInitLeavesStderrToTheCommand(t *testing.T) {
+	cmd, _ := initCommand(t, "--", "sh", "-c", `readlink /proc/$PPID/fd/2; echo mine >&2`)
+	var stdout, stderr strings.Builder
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	if err := cmd.Run(); err != nil {
+		t.Fatal(err)
+	}
+	if stdout.String() != "/dev/null\n" || stderr.String() != "mine\n" {
+		t.Errorf("init's stderr is %q, the command wrote %q", stdout.String(), stderr.String())
+	}
+}

@@ -5,6 +5,8 @@ import (
 	"strings"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/errand-run/errand/cluster/records"
 	recordv1 "github.com/errand-run/errand/messages/errand/record/v1"
 	"github.com/errand-run/errand/nodes/sandbox"
@@ -68,6 +70,43 @@ func TestPidsLimitHolds(t *testing.T) {
 	spec.Spec.PidsLimit = 30
 	if out, _ := b.run(spec); !strings.Contains(out, "can't fork") {
 		t.Errorf("60 processes came into being under a limit of 30: %q", out)
+	}
+}
+
+// Neither the runtime nor init takes its processes from the command's.
+func TestLowPidsLimitLeavesTheCommandItsProcesses(t *testing.T) {
+	b := setUp(t)
+	defer b.finish()
+	for limit := int64(1); limit <= 5; limit++ {
+		spec := b.spec("sh", "-c", "exit 7")
+		spec.Spec.PidsLimit = limit
+		if out, exit := b.run(spec); out != "" || exit.Code == nil || *exit.Code != 7 {
+			t.Errorf("limit %d: %q, %+v", limit, out, exit)
+		}
+	}
+	spec := b.spec("sh", "-c", "sleep 0.1 & sleep 0.1 & sleep 0.1 & wait; exit 7")
+	spec.Spec.PidsLimit = 4
+	if out, exit := b.run(spec); out != "" || exit.Code == nil || *exit.Code != 7 {
+		t.Errorf("four processes with a limit of four: %q, %+v", out, exit)
+	}
+}
+
+// The runtime of init ends it when it gets no thread.
+func TestInitPassesSignalsOnWhenNoProcessCanBeMade(t *testing.T) {
+	b := setUp(t)
+	defer b.finish()
+	spec := b.spec("sh", "-c", `trap 'exit 9' TERM; trap : USR1; (while :; do (sleep 3600 &) || break; done) 2>/dev/null; echo full; while :; do :; done`)
+	spec.Spec.PidsLimit = 20
+	b.start(spec)
+	b.awaitOutput(spec, "full")
+	for _, signal := range []unix.Signal{unix.SIGUSR1, unix.SIGWINCH, unix.SIGUSR1, unix.SIGTERM} {
+		if delivered, err := b.d.Signal(within(t), spec.ID, int(signal)); err != nil || !delivered {
+			t.Fatalf("%v: %v, %v", signal, delivered, err)
+		}
+	}
+	b.isCode(b.wait(spec.ID), 9)
+	if out := b.end(spec); out != "full\n" {
+		t.Errorf("got %q", out)
 	}
 }
 

@@ -3,6 +3,7 @@ package containerd
 import (
 	"context"
 	"fmt"
+	"math"
 
 	"github.com/containerd/containerd/v2/contrib/seccomp"
 	"github.com/containerd/containerd/v2/core/containers"
@@ -117,7 +118,9 @@ func (d *Driver) ociSpec(id, cgroupPath string, b blueprint) (*specs.Spec, error
 }
 
 func resources(base *specs.LinuxResources, limits cgroup.Limits) *specs.LinuxResources {
-	result := &specs.LinuxResources{Devices: base.Devices, Pids: &specs.LinuxPids{Limit: &limits.Pids}}
+	// The limit is the command's, and init is in the same group.
+	pids := min(limits.Pids, math.MaxInt64-cgroup.InitPids) + cgroup.InitPids
+	result := &specs.LinuxResources{Devices: base.Devices, Pids: &specs.LinuxPids{Limit: &pids}}
 	if limits.CPUMillis > 0 {
 		period := uint64(cpuPeriodMicros)
 		quota := limits.CPUMillis * cpuPeriodMicros / 1000

@@ -92,3 +92,10 @@ func TestStartErrorNamesTheReason(t *testing.T) {
 		}
 	}
 }
+
+func TestStartErrorOfTheRunsOwnPidsLimitIsForGoodAndNamesIt(t *testing.T) {
+	e := StartError(status.Status{State: status.ExecFailed, Stage: status.StageExec, Value: int(syscall.EAGAIN)}, Command{Name: "cmd", PidsLimit: 3})
+	if !e.Permanent || e.Reason != recordv1.Reason_REASON_START_ERROR || !strings.Contains(e.Message, "--pids-limit") {
+		t.Errorf("%+v", e)
+	}
+}
