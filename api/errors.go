@@ -76,7 +76,7 @@ var codeTable = [...]CodeMeaning{
 	{CodeNodeNotFound, connect.CodeNotFound, "No node of this name is registered.", false},
 	{CodeNodeStopping, connect.CodeUnavailable, "The node is stopping; call again and it, or another, goes on.", true},
 	{CodeNoImages, connect.CodeFailedPrecondition, "The node keeps no images: its containerd driver is not enabled.", false},
-	{CodeImageInvalid, connect.CodeInvalidArgument, "The archive is cut short or holds no image.", false},
+	{CodeImageInvalid, connect.CodeInvalidArgument, "The archive is cut short, holds no image, or unpacks to far more than it is.", false},
 	{CodeImageTooLarge, connect.CodeResourceExhausted, "The archive is larger than the node accepts.", false},
 	{CodeTooManyApps, connect.CodeResourceExhausted, "The answer would need every app to be searched and there are too many: name the app.", false},
 	{CodeTooManyStreams, connect.CodeResourceExhausted, "The node serves as many streams as it may.", true},

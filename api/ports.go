@@ -118,9 +118,10 @@ type Image struct {
 
 // Images holds a node's images.
 type Images interface {
-	// Import stores the images of a docker or OCI archive. name is for an archive
-	// whose one image has none. An archive that is cut short or holds no image gives
-	// an error of records.ClassInvalid and leaves nothing behind. The archive is not
+	// Import stores the images of a docker or OCI archive. name, unless empty, is for
+	// an archive of one image and replaces its own. An archive that is cut short, holds
+	// no image, or unpacks to far more than it is gives an error of
+	// records.ClassInvalid and leaves nothing behind. The archive is not
 	// read any more once Import has returned.
 	Import(ctx context.Context, name string, archive io.Reader) ([]Image, error)
 	List(ctx context.Context) ([]Image, error)

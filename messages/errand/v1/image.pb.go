@@ -24,7 +24,8 @@ const (
 
 type ImportImageRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The name for an archive whose one image has none.
+	// The name for the archive's one image, in place of its own; refused where the
+	// archive holds several.
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	// The next bytes of the archive, 1 MiB at most.
 	Data          []byte `protobuf:"bytes,2,opt,name=data,proto3" json:"data,omitempty"`

@@ -63,6 +63,7 @@ func (p *logPrinter) add(chunk *errandv1.LogChunk) {
 	if p.midLine == nil {
 		p.midLine = make(map[errandv1.Stream]bool)
 	}
+	stamp := append(chunk.GetAt().AsTime().In(time.UTC).AppendFormat(nil, stampForm), ' ')
 	for len(data) > 0 {
 		line := data
 		if end := bytes.IndexByte(data, '\n'); end >= 0 {
@@ -70,8 +71,7 @@ func (p *logPrinter) add(chunk *errandv1.LogChunk) {
 		}
 		data = data[len(line):]
 		if !p.midLine[chunk.GetStream()] {
-			p.buffer = chunk.GetAt().AsTime().In(time.UTC).AppendFormat(p.buffer, stampForm)
-			p.buffer = append(p.buffer, ' ')
+			p.buffer = append(p.buffer, stamp...)
 		}
 		p.buffer = append(p.buffer, line...)
 		p.midLine[chunk.GetStream()] = line[len(line)-1] != '\n'
