@@ -72,7 +72,10 @@ func (m *Machine) observe(p *placement, exit *recordv1.Exit) {
 	m.exit(p, exit)
 }
 
-// exit journals the end of a placement, and then sees to it that nothing is left.
+// exit journals the end of a placement and sees to it that nothing is left; when
+// both are done, it is told. What the command's own end has left may be cleared
+// away while the disk is busy: the driver still knows that end after a crash. An
+// end without a code is journaled first, for the kill must not pass for it (G7).
 func (m *Machine) exit(p *placement, exit *recordv1.Exit) {
 	if p.ended() {
 		return
@@ -91,8 +94,26 @@ func (m *Machine) exit(p *placement, exit *recordv1.Exit) {
 	m.endTimers(p)
 	m.releaseSlot(p)
 	m.dequeue(p)
-	m.persist(p, func() { m.empty(p, 0) })
+	observed := exit.Code != nil
+	m.persist(p, func() {
+		p.durable = true
+		if !observed {
+			m.empty(p, 0)
+		}
+		m.tellEnd(p)
+	})
+	if observed {
+		m.empty(p, 0)
+	}
 	m.settle(p)
+}
+
+// tellEnd tells an end that is durable and of which nothing is left.
+func (m *Machine) tellEnd(p *placement) {
+	if p.durable && p.flushed {
+		m.report(p)
+		m.tearDown(p)
+	}
 }
 
 // stoppedByUs infers, when the answer to a stop was lost in a crash or did not
@@ -130,8 +151,8 @@ func (m *Machine) empty(p *placement, try int) {
 func (m *Machine) flush(p *placement) {
 	m.do(SandboxOp{Verb: VerbFlush, Driver: p.entry.GetDriver(), ID: p.id}, func(result SandboxResult) {
 		p.entry.Exit.LogComplete = result.Err == nil && result.Complete
-		m.report(p)
-		m.tearDown(p)
+		p.flushed = true
+		m.tellEnd(p)
 	})
 }
 

@@ -422,3 +422,63 @@ func TestStopOfACommandThatIsGoneIsNotDelivered(t *testing.T) {
 		t.Errorf("exit %v", exit)
 	}
 }
+
+// TestEndIsToldWhenItIsDurableAndNothingIsLeft: both are under way at one time,
+// unless the end is one that a kill could pass for.
+func TestEndIsToldWhenItIsDurableAndNothingIsLeft(t *testing.T) {
+	id := records.SandboxID(tableRun, 1, 1)
+	exited := func(s *station) bool {
+		return slices.ContainsFunc(s.tells, func(tell actors.Tell) bool {
+			_, ok := tell.Message.(*actorv1.Exited)
+			return ok
+		})
+	}
+	clears := func(s *station) bool {
+		return slices.ContainsFunc(s.ops, func(op DoSandbox) bool { return op.Op.Verb == VerbKill })
+	}
+	ended := func(t *testing.T) *station {
+		t.Helper()
+		s := newStation(t)
+		s.reach("running")
+		s.tells = nil
+		s.end(id, 3, 0)
+		s.do(VerbWait)
+		return s
+	}
+	t.Run("the disk is last", func(t *testing.T) {
+		s := ended(t)
+		s.do(VerbKill)
+		s.do(VerbFlush)
+		if exited(s) || len(s.ops) > 0 {
+			t.Fatalf("told %v, asked for %v before the end is durable", s.tells, s.ops)
+		}
+		s.write()
+		if exit := heard[*actorv1.Exited](s).GetExit(); exit.GetCode() != 3 || !exit.GetLogComplete() {
+			t.Errorf("exit %v", exit)
+		}
+	})
+	t.Run("the disk is first", func(t *testing.T) {
+		s := ended(t)
+		s.write()
+		s.do(VerbKill)
+		if exited(s) {
+			t.Fatal("told before the log is complete")
+		}
+		s.do(VerbFlush)
+		heard[*actorv1.Exited](s)
+	})
+	t.Run("an end without a code", func(t *testing.T) {
+		s := newStation(t)
+		s.reach("running")
+		s.tells = nil
+		delete(s.boxes, id)
+		s.do(VerbWait)
+		if clears(s) {
+			t.Fatal("killed before the end is durable")
+		}
+		s.write()
+		if !clears(s) || exited(s) {
+			t.Errorf("told %v, asked for %v", s.tells, s.ops)
+		}
+	})
+}

@@ -52,9 +52,13 @@ type placement struct {
 	// The end.
 	waiting bool
 	// finished means that the driver said so at the adoption.
-	finished    bool
-	observed    *recordv1.Exit
-	emptied     bool
+	finished bool
+	observed *recordv1.Exit
+	emptied  bool
+	// durable means that the end is in the journal; flushed, that nothing is left of
+	// the command and its log is as complete as it gets.
+	durable     bool
+	flushed     bool
 	reporting   bool
 	reports     int
 	acked       bool

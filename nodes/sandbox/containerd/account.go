@@ -33,7 +33,8 @@ type account struct {
 type userKey struct{ chain, words string }
 
 // accountOf resolves "uid", "uid:gid", "name" or "name:group" in the image, as docker
-// does. Where the words are numbers the image is not looked at.
+// does, but that a uid of no entry without a group gets the gid of the same number.
+// Where the words are two numbers the image is not looked at.
 func (d *Driver) accountOf(ctx context.Context, words string, image images.Details, mounts []mount.Mount) (account, error) {
 	if len(words) > UserBytesMax || strings.ContainsAny(words, "\x00\n") {
 		return account{}, sandbox.Permanentf(recordv1.Reason_REASON_START_ERROR, "the user is not a name or number of at most %d bytes", UserBytesMax)
@@ -106,7 +107,13 @@ func lookUp(rootPath, words string) (account, error) {
 		}
 		return strings.NewReader(string(content))
 	}
-	found, err := user.GetExecUser(words, &user.ExecUser{Home: "/"}, open("etc/passwd"), open("etc/group"))
+	defaults := user.ExecUser{Home: "/"}
+	name, _, _ := strings.Cut(words, ":")
+	if uid, err := strconv.ParseUint(name, 10, 31); err == nil {
+		// For a number without an entry: never root's group because none was named.
+		defaults.Gid = int(uid)
+	}
+	found, err := user.GetExecUser(words, &defaults, open("etc/passwd"), open("etc/group"))
 	if err != nil {
 		return account{}, err
 	}

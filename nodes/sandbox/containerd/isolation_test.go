@@ -48,6 +48,8 @@ func TestSandboxIsIsolated(t *testing.T) {
 		{name: "a user by name", script: "id -u; id -g; id -G", want: "65534\n65534\n65534 50\n", change: func(s *recordv1.Spec) { s.User = "nobody" }},
 		{name: "a user and group by number", script: "id -u; id -g; id -G", want: "12\n34\n34\n", change: func(s *recordv1.Spec) { s.User = "12:34" }},
 		{name: "a user by number takes the image's group", script: "id -g", want: "65534\n", change: func(s *recordv1.Spec) { s.User = "65534" }},
+		{name: "a user by number without an entry takes the group of the same number", script: "id -u; id -g; id -G", want: "99999\n99999\n99999\n", change: func(s *recordv1.Spec) { s.User = "99999" }},
+		{name: "a user by number takes the image's group by name", script: "id -u; id -g", want: "99999\n50\n", change: func(s *recordv1.Spec) { s.User = "99999:staff" }},
 		{name: "a user and group by name", script: "id -u; id -g", want: "65534\n50\n", change: func(s *recordv1.Spec) { s.User = "nobody:staff" }},
 	}
 	for _, tc := range cases {

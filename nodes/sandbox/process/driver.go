@@ -19,6 +19,9 @@ import (
 // itself.
 const killLimit = 5 * time.Second
 
+// stoppedEvery is how often it is looked whether that supervisor is stopped.
+const stoppedEvery = 100 * time.Millisecond
+
 // state returns where the sandbox stands.
 func (x *box) state() sandbox.State {
 	x.mu.Lock()
@@ -65,20 +68,29 @@ func (d *Driver) Kill(ctx context.Context, id string) (leftover bool, err error)
 	if err != nil {
 		return true, fmt.Errorf("kill sandbox %s: %w", id, err)
 	}
-	timer := time.NewTimer(killLimit)
-	defer timer.Stop()
-	select {
-	case <-x.ended:
-		return d.killRest(ctx, x, wasAlive)
-	case <-timer.C:
-	case <-ctx.Done():
+	x.mu.Lock()
+	supervisor := x.supervisor
+	x.mu.Unlock()
+	hung, cancel := context.WithTimeout(ctx, killLimit)
+	defer cancel()
+	look := time.NewTicker(stoppedEvery)
+	defer look.Stop()
+	for !hungUp(hung, supervisor) {
+		select {
+		case <-x.ended:
+			return d.killRest(ctx, x, wasAlive)
+		case <-look.C:
+		case <-hung.Done():
+		case <-d.closing:
+			return true, records.Errorf(records.ClassUnavailable, "kill sandbox %s: %w", id, errClosed)
+		}
+	}
+	if ctx.Err() != nil {
 		return true, records.Errorf(records.ClassDeadline, "kill sandbox %s: %w", id, ctx.Err())
-	case <-d.closing:
-		return true, records.Errorf(records.ClassUnavailable, "kill sandbox %s: %w", id, errClosed)
 	}
 	// The supervisor hangs. With it everything dies, and its last word counts.
 	x.mu.Lock()
-	supervisor := x.supervisor
+	x.killed = true
 	x.mu.Unlock()
 	if err := supervisor.Signal(unix.SIGKILL); err != nil && !errors.Is(err, pid.ErrGone) {
 		return true, fmt.Errorf("kill supervisor of sandbox %s: %w", id, err)
@@ -91,6 +103,11 @@ func (d *Driver) Kill(ctx context.Context, id string) (leftover bool, err error)
 	case <-d.closing:
 		return true, records.Errorf(records.ClassUnavailable, "kill sandbox %s: %w", id, errClosed)
 	}
+}
+
+// hungUp tells whether a supervisor is not to be waited for any longer.
+func hungUp(limit context.Context, supervisor pid.Ref) bool {
+	return limit.Err() != nil || supervisor.Stopped()
 }
 
 // killRest makes sure of an empty cgroup; a supervisor that died left it to others.

@@ -92,6 +92,9 @@ func (d *Driver) takeLast(x *box) {
 	}
 	x.mu.Lock()
 	defer x.mu.Unlock()
+	if x.killed && exit.Reason == recordv1.Reason_REASON_SANDBOX_LOST {
+		exit.Message = "its processes were killed; nobody saw an exit code"
+	}
 	if !closed(x.ended) {
 		x.exit, x.leftover, x.logComplete = exit, last.Leftover, false
 		close(x.ended)

@@ -118,7 +118,9 @@ type box struct {
 	supervisor, command pid.Ref
 	exit                sandbox.Exit
 	leftover            bool
-	logComplete         bool
+	// killed tells that Kill killed a supervisor that hung, and all else with it.
+	killed      bool
+	logComplete bool
 
 	// ended is closed when exit is known and nothing is left alive; gone when the
 	// supervisor is no more.

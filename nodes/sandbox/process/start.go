@@ -52,7 +52,14 @@ func (d *Driver) Create(_ context.Context, spec sandbox.Spec) error {
 	}
 	d.boxes[spec.ID] = x
 	d.mu.Unlock()
-	if err := createFile(x.path, m); err != nil {
+	err := createFile(x.path, m)
+	if errors.Is(err, os.ErrNotExist) {
+		// Somebody has removed the directory under the daemon.
+		if err = os.MkdirAll(d.config.Dir, 0o700); err == nil {
+			err = createFile(x.path, m)
+		}
+	}
+	if err != nil {
 		_ = os.Remove(x.path)
 		d.mu.Lock()
 		delete(d.boxes, spec.ID)
@@ -79,6 +86,9 @@ func checkSpec(spec *recordv1.Spec) error {
 	}
 	if strings.ContainsRune(spec.GetWorkingDir(), 0) {
 		return sandbox.Permanentf(recordv1.Reason_REASON_START_ERROR, "the working directory holds a NUL")
+	}
+	if spec.GetReadOnlyRoot() {
+		return sandbox.Permanentf(recordv1.Reason_REASON_START_ERROR, "a host command has no root file system of its own to make read-only (--read-only)")
 	}
 	if _, err := resolveUser(spec.GetUser()); err != nil {
 		return sandbox.Permanentf(recordv1.Reason_REASON_START_ERROR, "%v", err)

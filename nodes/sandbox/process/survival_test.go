@@ -229,14 +229,19 @@ func TestStoppedSupervisorDoesNotHoldUpKill(t *testing.T) {
 	if err := supervisor.Signal(unix.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}
+	asked := time.Now()
 	if leftover, err := d.Kill(bounded(t), spec.ID); err != nil || !leftover {
 		t.Fatalf("kill: %v, %v", leftover, err)
+	}
+	// Half of what one that may yet answer is given.
+	if took := time.Since(asked); took > time.Second {
+		t.Errorf("a supervisor that is stopped was waited for: %v", took)
 	}
 	if command.Alive() {
 		t.Error("the command lives on")
 	}
 	exit, err := d.Wait(bounded(t), spec.ID)
-	if err != nil || exit.Code != nil {
+	if err != nil || exit.Code != nil || exit.Message != "its processes were killed; nobody saw an exit code" {
 		t.Fatalf("exit %+v, %v: nobody saw it", exit, err)
 	}
 }
@@ -300,6 +305,7 @@ func TestStartRefusesWhatCanNotRun(t *testing.T) {
 		"huge environment":    func(s *recordv1.Spec) { s.Env = append(s.Env, "A=secret"+strings.Repeat("x", 10<<20)) },
 		"unknown user":        func(s *recordv1.Spec) { s.User = "no-such-user" },
 		"unknown group":       func(s *recordv1.Spec) { s.User = "0:no-such-group" },
+		"read-only root":      func(s *recordv1.Spec) { s.ReadOnlyRoot = true },
 	} {
 		t.Run(name, func(t *testing.T) {
 			spec := specOf(root, "r.refused."+strings.ReplaceAll(name, " ", "-"), "true")
@@ -317,6 +323,25 @@ func TestStartRefusesWhatCanNotRun(t *testing.T) {
 	}
 	if left := leaks(t, c); len(left) > 0 {
 		t.Errorf("left over: %v", left)
+	}
+}
+
+func TestCreateMakesADirectoryThatSomebodyRemoved(t *testing.T) {
+	c := config(t)
+	d := open(t, c)
+	defer d.Close()
+	if err := os.RemoveAll(c.Dir); err != nil {
+		t.Fatal(err)
+	}
+	spec := specOf(t.TempDir(), "r.removed.1", "sh", "-c", "exit 7")
+	start(t, d, spec)
+	defer remove(t, d, spec.ID)
+	exit, err := d.Wait(bounded(t), spec.ID)
+	if err != nil || exit.Code == nil || *exit.Code != 7 {
+		t.Fatalf("exit %+v, %v", exit, err)
+	}
+	if info, err := os.Stat(c.Dir); err != nil || info.Mode().Perm() != 0o700 {
+		t.Errorf("the directory is %v, %v", info.Mode(), err)
 	}
 }
 
@@ -351,6 +376,25 @@ func TestCommandSeesOnlyItself(t *testing.T) {
 		t.Errorf("got %q", got)
 	}
 	remove(t, d, spec.ID)
+}
+
+// The rule is that of images: an entry's group, else the group of the same number.
+func TestUserByNumberWithoutAGroup(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("only root can become another user")
+	}
+	c, root := config(t), t.TempDir()
+	d := open(t, c)
+	defer d.Close()
+	for user, gid := range map[string]string{"99999": "99999", "65534": "65534", "0": "0"} {
+		spec := specOf(root, "r.user."+user, "sh", "-c", `test "$(id -g)" = `+gid)
+		spec.Spec.User = user
+		start(t, d, spec)
+		if exit, err := d.Wait(bounded(t), spec.ID); err != nil || exit.Code == nil || *exit.Code != 0 {
+			t.Errorf("user %s: %+v, %v", user, exit, err)
+		}
+		remove(t, d, spec.ID)
+	}
 }
 
 // A limit that nobody would hold is not ignored. Run without root by TestWithoutRoot.

@@ -86,6 +86,22 @@ func (r Ref) Alive() bool {
 	return !errors.Is(err, ErrGone)
 }
 
+// Stopped tells whether this very process is stopped by a signal: it does nothing until
+// another lets it go on.
+func (r Ref) Stopped() bool {
+	fd, err := r.Open()
+	if err != nil {
+		return false
+	}
+	defer unix.Close(fd)
+	b, err := os.ReadFile("/proc/" + strconv.Itoa(r.PID) + "/stat")
+	if err != nil {
+		return false
+	}
+	state := bytes.TrimSpace(b[bytes.LastIndexByte(b, ')')+1:])
+	return bytes.HasPrefix(state, []byte("T"))
+}
+
 // Open returns a pidfd of this very process, or ErrGone.
 func (r Ref) Open() (fd int, err error) {
 	if r.PID <= 0 {
