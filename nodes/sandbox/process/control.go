@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -34,6 +35,9 @@ func (x *box) send(signal unix.Signal) (delivered bool, err error) {
 	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ESRCH) || errors.Is(err, unix.ENXIO) {
 		return false, nil
 	}
+	if errors.Is(err, unix.EACCES) && endsSoon(process) {
+		return false, nil
+	}
 	if err != nil {
 		return false, fmt.Errorf("open control pipe: %w", err)
 	}
@@ -49,4 +53,20 @@ func (x *box) send(signal unix.Signal) (delivered bool, err error) {
 		return false, fmt.Errorf("write to control pipe: %w", err)
 	}
 	return true, nil
+}
+
+// endsLimit is how long a process may take to end once it has no memory any more.
+const endsLimit = time.Second
+
+// endsSoon tells whether the process of a pidfd ends. One that does has lost its memory
+// first, and with it, where the driver is not root, the right to look at its files.
+func endsSoon(pidfd int) bool {
+	for deadline := time.Now().Add(endsLimit); time.Now().Before(deadline); {
+		left := int(time.Until(deadline).Milliseconds())
+		n, err := unix.Poll([]unix.PollFd{{Fd: int32(pidfd), Events: unix.POLLIN}}, left)
+		if !errors.Is(err, unix.EINTR) {
+			return n > 0
+		}
+	}
+	return false
 }
