@@ -201,6 +201,32 @@ func TestHungShimIsNotWaitedForOnceInitHasTold(t *testing.T) {
 	b.end(spec)
 }
 
+func TestKillOfASandboxWithAHungShimIsToldSoonAndWithoutACode(t *testing.T) {
+	b := setUp(t)
+	defer b.finish()
+	spec := b.spec("sleep", "3600")
+	b.start(spec)
+	b.signalShim(spec.ID, unix.SIGSTOP)
+	killedAt := time.Now()
+	if leftover, err := b.d.Kill(within(t), spec.ID); err != nil || !leftover {
+		t.Fatalf("kill: %v, %v", leftover, err)
+	}
+	exit := b.wait(spec.ID)
+	b.isLost(exit)
+	if exit.Message != unseenKill || exit.At.Before(killedAt) {
+		t.Errorf("got %+v", exit)
+	}
+	if took := time.Since(killedAt); took >= silentMax {
+		t.Errorf("a shim that is stopped was waited for: %v", took)
+	}
+	removedAt := time.Now()
+	b.end(spec)
+	// One try to delete the task, and none more before the shim is killed.
+	if took := time.Since(removedAt); took >= 2*deleteMax {
+		t.Errorf("the removal took %v", took)
+	}
+}
+
 func TestHungLoggerDoesNotHoldUpTheRemoval(t *testing.T) {
 	b := setUp(t)
 	defer b.finish()

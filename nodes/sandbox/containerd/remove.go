@@ -140,14 +140,19 @@ func (d *Driver) Remove(ctx context.Context, id string) error {
 // removeTask ends what runs and deletes the task, with growing force.
 func (d *Driver) removeTask(ctx context.Context, id string) error {
 	var last error
-	for _, force := range []func(){
+	forces := []func(){
 		func() {},
 		func() { d.killProcesses(ctx, id) },
 		func() { d.killProcesses(ctx, id); d.killLogger(id) },
 		func() { d.killShims(id) },
-	} {
+	}
+	for i, force := range forces {
 		if ctx.Err() != nil {
 			return records.Errorf(records.ClassDeadline, "remove sandbox %s: %w", id, ctx.Err())
+		}
+		if last != nil && i < len(forces)-1 && d.shimStopped(id) {
+			// No force but the last helps.
+			continue
 		}
 		force()
 		last = d.deleteTask(ctx, id)
@@ -226,6 +231,17 @@ func (d *Driver) awaitClearing(ctx context.Context, id string) {
 		case <-tick.C:
 		}
 	}
+}
+
+// shimStopped tells whether a sandbox has a shim that is stopped, and will answer
+// nothing for as long as it is.
+func (d *Driver) shimStopped(id string) bool {
+	for _, shim := range d.shims(id) {
+		if shim.Stopped() {
+			return true
+		}
+	}
+	return false
 }
 
 // killShims kills the shims of a sandbox and waits until they are gone; containerd

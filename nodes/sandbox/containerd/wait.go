@@ -21,7 +21,7 @@ const (
 	rehear = 100 * time.Millisecond
 	// lookEvery is how often a wait looks whether init has left a word that the shim
 	// does not confirm.
-	lookEvery = 2 * time.Second
+	lookEvery = time.Second
 	// silentMax is for how long a shim may keep silent of a sandbox that is known to
 	// have ended.
 	silentMax = 5 * time.Second
@@ -111,7 +111,7 @@ func (d *Driver) hear(ctx context.Context, id string) (word shimWord, gone bool,
 			if silentSince.IsZero() {
 				silentSince = time.Now()
 			}
-			if time.Since(silentSince) >= silentMax {
+			if time.Since(silentSince) >= silentMax || d.shimStopped(id) {
 				d.log.Warn("a shim keeps silent about a sandbox that has ended", zap.String("sandbox", id))
 				return shimWord{}, true, nil
 			}
