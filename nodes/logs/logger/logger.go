@@ -25,6 +25,7 @@ import (
 
 	"github.com/errand-run/errand/nodes/logs"
 	"github.com/errand-run/errand/nodes/sandbox/guest/pid"
+	"github.com/errand-run/errand/nodes/sandbox/guest/status"
 )
 
 const (
@@ -52,16 +53,28 @@ type Config struct {
 	// SegmentBytes and Segments are those of logs.WriterOptions; 0 means the default.
 	SegmentBytes int64
 	Segments     int
+	// Status is the path of init's status file (package status), or empty. While
+	// nothing stands in it no command has begun, and what comes is not logged: the
+	// runtime has the same pipes, and says there why it can not start init.
+	Status string
 }
 
 // Encode returns the config as the one argument of "sandbox-init log".
 func (c Config) Encode() (string, error) {
-	for _, path := range []string{c.Dir, c.RunDir} {
+	paths := []string{c.Dir, c.RunDir}
+	if c.Status != "" {
+		paths = append(paths, c.Status)
+	}
+	for _, path := range paths {
 		if !filepath.IsAbs(path) || strings.ContainsAny(path, "\n\x00") {
 			return "", fmt.Errorf("encode logger config: not an absolute path without line breaks: %q", path)
 		}
 	}
-	return fmt.Sprintf("dir=%s\nrun=%s\nsegment=%d\nsegments=%d\n", c.Dir, c.RunDir, c.SegmentBytes, c.Segments), nil
+	text := fmt.Sprintf("dir=%s\nrun=%s\nsegment=%d\nsegments=%d\n", c.Dir, c.RunDir, c.SegmentBytes, c.Segments)
+	if c.Status != "" {
+		text += "status=" + c.Status + "\n"
+	}
+	return text, nil
 }
 
 // ParseConfig reads what Encode made.
@@ -75,6 +88,8 @@ func ParseConfig(s string) (Config, error) {
 			c.Dir = value
 		case "run":
 			c.RunDir = value
+		case "status":
+			c.Status = value
 		case "segment":
 			c.SegmentBytes, err = strconv.ParseInt(value, 10, 64)
 		case "segments":
@@ -113,6 +128,13 @@ func Run(c Config, stdout, stderr int, ready func()) error {
 		listener = -1
 	}
 	pump := NewPump(w, stdout, stderr)
+	if c.Status != "" {
+		pump.begun = func() bool {
+			// One that can not be read or makes no sense tells nothing against the output.
+			s, err := status.Read(c.Status)
+			return err != nil || s.State != status.Empty
+		}
+	}
 	writePID(c.RunDir)
 	ready()
 	drained := serve(pump, w, listener, terminated)

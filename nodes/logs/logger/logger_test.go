@@ -19,6 +19,7 @@ import (
 	"github.com/errand-run/errand/nodes/logs/logger"
 	"github.com/errand-run/errand/nodes/sandbox/guest/guesttest"
 	"github.com/errand-run/errand/nodes/sandbox/guest/pid"
+	"github.com/errand-run/errand/nodes/sandbox/guest/status"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -30,14 +31,17 @@ type process struct {
 	dir, run       string
 }
 
-func start(t *testing.T) *process {
+func start(t *testing.T) *process { return startBeside(t, "") }
+
+// startBeside starts one that looks at a status file.
+func startBeside(t *testing.T, statusFile string) *process {
 	t.Helper()
 	// A directory whose path is longer than a socket's address may be.
 	p := &process{dir: filepath.Join(t.TempDir(), "log"), run: filepath.Join(t.TempDir(), strings.Repeat("long", 40))}
 	if err := os.Mkdir(p.run, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	argument, err := logger.Config{Dir: p.dir, RunDir: p.run}.Encode()
+	argument, err := logger.Config{Dir: p.dir, RunDir: p.run, Status: statusFile}.Encode()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -270,5 +274,60 @@ func TestConfigReadsBackAndRefusesNonsense(t *testing.T) {
 	}
 	if _, err := (logger.Config{Dir: "/a\nrun=/b", RunDir: "/c"}).Encode(); err == nil {
 		t.Error("a path with a line break is taken")
+	}
+}
+
+// The runtime has the command's pipes too, and says there why it can not start init.
+func TestOutputFromBeforeInitIsNotLogged(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "status")
+	if err := status.Create(file, os.Geteuid(), os.Getegid()); err != nil {
+		t.Fatal(err)
+	}
+	p := startBeside(t, file)
+	if _, err := p.stderr.WriteString("runc create failed\n"); err != nil {
+		t.Fatal(err)
+	}
+	for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(time.Millisecond) {
+		unread, err := unix.IoctlGetInt(int(p.stderr.Fd()), unix.TIOCINQ)
+		if err != nil || time.Now().After(deadline) {
+			t.Fatalf("%d bytes are not read: %v", unread, err)
+		}
+		if unread == 0 {
+			break
+		}
+	}
+	init, err := status.Open(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer init.Close()
+	// The end of the read that is going on is awaited by the next.
+	if _, err := p.stdout.WriteString("also before\n"); err != nil {
+		t.Fatal(err)
+	}
+	for {
+		unread, err := unix.IoctlGetInt(int(p.stdout.Fd()), unix.TIOCINQ)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if unread == 0 {
+			break
+		}
+		time.Sleep(time.Millisecond)
+	}
+	if err := init.Write(status.Status{State: status.Starting, At: time.Now()}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := p.stderr.WriteString("mine\n"); err != nil {
+		t.Fatal(err)
+	}
+	complete, err := logger.Flush(t.Context(), p.run)
+	if err != nil || !complete {
+		t.Fatalf("flush: %v, %v", complete, err)
+	}
+	// What was read in the moment before init's word may be taken for the command's.
+	stdout, stderr, _, _ := p.read(t, logs.Options{Follow: true})
+	if stderr != "mine\n" || stdout != "" && stdout != "also before\n" {
+		t.Errorf("stdout %q, stderr %q", stdout, stderr)
 	}
 }

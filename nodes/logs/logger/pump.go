@@ -19,6 +19,9 @@ type Pump struct {
 	w *logs.Writer
 	// fds are the pipes' read ends, -1 after their end.
 	fds [2]int
+	// begun tells whether what was read before it was asked may be the command's; nil
+	// once it may.
+	begun func() bool
 }
 
 // NewPump makes a pump of two read ends, which it owns from now on.
@@ -81,7 +84,17 @@ func poll(fds []unix.PollFd, timeout time.Duration) int {
 var streams = [2]logs.Stream{logs.Stdout, logs.Stderr}
 
 func (p *Pump) take(i int) {
-	n, err := p.w.Fill(streams[i], func(b []byte) (int, error) { return unix.Read(p.fds[i], b) })
+	n, err := p.w.Fill(streams[i], func(b []byte) (int, error) {
+		n, err := unix.Read(p.fds[i], b)
+		switch {
+		case n <= 0 || p.begun == nil:
+		case p.begun():
+			p.begun = nil
+		default:
+			return 0, unix.EAGAIN
+		}
+		return n, err
+	})
 	if n > 0 || errors.Is(err, unix.EINTR) || errors.Is(err, unix.EAGAIN) {
 		return
 	}

@@ -264,6 +264,7 @@ func (d *Driver) newTask(ctx context.Context, spec sandbox.Spec, mounts []mount.
 func (d *Driver) logURI(spec sandbox.Spec) (string, error) {
 	config, err := logger.Config{
 		Dir: spec.LogDir, RunDir: d.dir(spec.ID), SegmentBytes: d.config.LogSegmentBytes, Segments: d.config.LogSegments,
+		Status: d.statusPath(spec.ID),
 	}.Encode()
 	if err != nil {
 		return "", err

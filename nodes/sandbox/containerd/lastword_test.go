@@ -102,3 +102,26 @@ func TestKillOfAnInitThatHasToldTheEndLeavesItsWord(t *testing.T) {
 		})
 	}
 }
+
+// The runtime writes to the command's stderr what it has to say, of the environment too.
+func TestWordsOfTheRuntimeAreNotTheCommandsOutput(t *testing.T) {
+	b := setUp(t)
+	defer b.finish()
+	path := filepath.Join(t.TempDir(), "init")
+	// An interpreter that the host has, for the logger, and the image has not.
+	if err := os.WriteFile(path, []byte("#!/bin/bash\nexec "+b.d.config.Init+" \"$@\"\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	b.d.config.Init = path
+	spec := b.spec("true")
+	if err := b.d.Create(within(t), spec); err != nil {
+		t.Fatal(err)
+	}
+	var refused *sandbox.StartError
+	if _, err := b.d.Start(within(t), spec.ID); !errors.As(err, &refused) {
+		t.Errorf("got %v", err)
+	}
+	if out := b.end(spec); out != "" {
+		t.Errorf("the log has %q", out)
+	}
+}
