@@ -125,7 +125,8 @@ func TestLookUpFindsGroupsAndHome(t *testing.T) {
 		"me":       {uid: 7, gid: 8, groups: []uint32{9}, home: "/home/me"},
 		"7":        {uid: 7, gid: 8, groups: []uint32{9}, home: "/home/me"},
 		"me:other": {uid: 7, gid: 9, home: "/home/me"},
-		"12":       {uid: 12, gid: 0, home: "/"},
+		"12":       {uid: 12, gid: 12, home: "/"},
+		"12:other": {uid: 12, gid: 9, home: "/"},
 	}
 	for words, want := range cases {
 		got, err := lookUp(root, words)
