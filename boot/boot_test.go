@@ -44,6 +44,38 @@ func TestNodeInsideAnotherApplicationStartsAndStopsTwice(t *testing.T) {
 	}
 }
 
+func TestUUIDOutlivesJournalAndStore(t *testing.T) {
+	config := boot.Config{Name: "embedded", DataDir: t.TempDir(), Listen: "127.0.0.1:0", Dev: true, Drivers: []string{boot.DriverNull}, LogLevel: "error"}
+	startOnce := func(config boot.Config) string {
+		t.Helper()
+		app := fx.New(boot.Node(config), fx.NopLogger)
+		if err := app.Start(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if err := app.Stop(context.WithoutCancel(t.Context())); err != nil {
+			t.Fatal(err)
+		}
+		uuid, err := os.ReadFile(filepath.Join(config.DataDir, "node.uuid"))
+		if err != nil || len(uuid) == 0 {
+			t.Fatalf("uuid %q, %v", uuid, err)
+		}
+		return string(uuid)
+	}
+	first := startOnce(config)
+	for _, lost := range [][]string{{"journal.db"}, {"journal.db", "etcd"}, {"journal.db", "node.uuid"}} {
+		for _, name := range lost {
+			if err := os.RemoveAll(filepath.Join(config.DataDir, name)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		accepted := config
+		accepted.AcceptLossOf = boot.LossOfJournal
+		if uuid := startOnce(accepted); uuid != first {
+			t.Errorf("without %v the uuid is %q, it was %q", lost, uuid, first)
+		}
+	}
+}
+
 func TestFailedStartNamesItsPartAndUnwindsTheOthers(t *testing.T) {
 	taken, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"go.uber.org/fx"
@@ -17,6 +18,10 @@ import (
 	"github.com/errand-run/errand/nodes/journal"
 	"github.com/errand-run/errand/nodes/logs"
 )
+
+// uuidFile holds the node's uuid below the data directory, beside the journal: if
+// that is lost, what runs here is still known as ours.
+const uuidFile = "node.uuid"
 
 // nodeStorage is what this machine keeps for itself: the journal, and the folder
 // of logs. Its start only reads; nothing is watched yet.
@@ -53,14 +58,41 @@ func (s *nodeStorage) start(ctx context.Context) error {
 	if err != nil {
 		return errors.Join(err, s.journal.Close())
 	}
-	if s.uuid, err = s.identity(ctx, content.Meta.GetUuid()); err != nil {
+	if s.uuid, err = s.identity(ctx, content.Meta.GetUuid()); err == nil {
+		err = s.keepUUID()
+	}
+	if err != nil {
 		return errors.Join(err, s.journal.Close())
 	}
 	return nil
 }
 
+// keepUUID writes the uuid down, unless it stands there already.
+func (s *nodeStorage) keepUUID() error {
+	path := filepath.Join(s.config.DataDir, uuidFile)
+	if kept, err := readUUID(path); err != nil || kept == s.uuid {
+		return err
+	}
+	if err := os.WriteFile(path+".new", []byte(s.uuid+"\n"), 0o600); err != nil {
+		return fmt.Errorf("keep the node's uuid: %w", err)
+	}
+	if err := os.Rename(path+".new", path); err != nil {
+		return fmt.Errorf("keep the node's uuid: %w", err)
+	}
+	return nil
+}
+
+func readUUID(path string) (string, error) {
+	text, err := os.ReadFile(path)
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return "", fmt.Errorf("read the node's uuid: %w", err)
+	}
+	return strings.TrimSpace(string(text)), nil
+}
+
 // identity is the uuid of the journal, or of the node that the store remembers
-// when the loss of its journal was accepted, or a new one.
+// when the loss of its journal was accepted, or the one that was written down, or
+// a new one.
 func (s *nodeStorage) identity(ctx context.Context, journaled string) (string, error) {
 	lost := s.config.AcceptLossOf == LossOfJournal
 	if s.config.AcceptLossOf != "" {
@@ -85,6 +117,10 @@ func (s *nodeStorage) identity(ctx context.Context, journaled string) (string, e
 			}
 			return info.GetUuid(), nil
 		}
+	}
+	kept, err := readUUID(filepath.Join(s.config.DataDir, uuidFile))
+	if err != nil || kept != "" {
+		return kept, err
 	}
 	return nodes.NewUUID(systemRand{}), nil
 }

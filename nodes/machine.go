@@ -83,7 +83,7 @@ type Machine struct {
 	refused  error
 
 	meta *recordv1.JournalMeta
-	// fresh means that there was no journal.
+	// fresh means that there is no journal yet.
 	fresh bool
 	// cluster is the id of the cluster in the store.
 	cluster  string

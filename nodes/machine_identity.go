@@ -65,7 +65,7 @@ func (m *Machine) judgeOwner(loaded records.Result) (*recordv1.NodeInfo, int64, 
 		if err := records.Decode(kv, info); err != nil {
 			return nil, 0, err
 		}
-		if info.GetUuid() != m.meta.GetUuid() {
+		if info.GetUuid() != m.meta.GetUuid() || m.fresh && !m.config.AcceptLostJournal {
 			return nil, 0, m.otherOwner(info)
 		}
 	}
@@ -109,7 +109,7 @@ func (m *Machine) otherStore(known bool) error {
 	if known {
 		what = "which this node has left"
 	}
-	return fmt.Errorf("the journal belongs to another store: to cluster %q, where the node has registered %d times; this is cluster %q, %s. "+
+	return fmt.Errorf("the journal belongs to another store: to cluster %q, by registration %d; this is cluster %q, %s. "+
 		"Check --etcd-endpoints and --etcd-prefix, or restore the store from a snapshot. If its records are lost for good, start once with --accept-loss-of store: "+
 		"the records of before are gone then, and what still runs of them is stopped", m.meta.GetCluster(), m.meta.GetGeneration(), m.cluster, what)
 }

@@ -42,6 +42,7 @@ func TestRefusedStartLeavesEverythingAsItWas(t *testing.T) {
 			info := &recordv1.NodeInfo{Uuid: "uuid-0", Generation: 1}
 			s.lab.commit(records.Txn{Then: []records.Op{{Kind: records.OpPut, Key: s.keys.NodeInfo("n1"), Value: records.Encode(info)}}})
 		}},
+		{"no journal, and the uuid was kept beside it", "journal.db of this data directory is missing", (*station).loseJournal},
 		{"neither journal nor store", "--accept-loss-of journal", func(s *station) {
 			s.loseJournal()
 			s.loseStore()

@@ -123,6 +123,7 @@ func (m *Machine) open(info *recordv1.NodeInfo, infoMod int64, assignments []rec
 	m.meta.Generation = max(m.meta.GetGeneration(), info.GetGeneration()) + 1
 	m.meta.Session, m.meta.BootId, m.meta.Epoch, m.meta.Cluster = 0, m.config.BootID, m.epoch, m.cluster
 	m.journal(JournalChange{Meta: proto.CloneOf(m.meta)}, func() {
+		m.fresh = false
 		generation := m.meta.GetGeneration()
 		next := &recordv1.NodeInfo{Uuid: m.meta.GetUuid(), Generation: generation}
 		txn := m.keys.Register(m.config.ID, m.describe(generation, m.now.Milli()), 0, infoMod, next)

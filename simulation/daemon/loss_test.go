@@ -73,8 +73,15 @@ func TestStartThatIsRefusedLeavesTheCommandRunning(t *testing.T) {
 // TestLossThatIsAccepted: the node goes on, what ran is stopped, and nothing of it
 // is told with a code.
 func TestLossThatIsAccepted(t *testing.T) {
-	for _, test := range []struct{ of, away string }{{"store", "etcd"}, {"journal", "journal.db"}} {
-		t.Run(test.of, func(t *testing.T) {
+	for _, test := range []struct {
+		name, of string
+		away     []string
+	}{
+		{"store", "store", []string{"etcd"}},
+		{"journal", "journal", []string{"journal.db"}},
+		{"journal and store", "journal", []string{"journal.db", "etcd"}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
 			n := startNode(t)
 			path := filepath.Join(t.TempDir(), "beat")
 			id := n.submit(t, "--", "sh", "-c", "while :; do echo >> "+path+"; sleep 0.05; done")
@@ -82,8 +89,10 @@ func TestLossThatIsAccepted(t *testing.T) {
 			defer cancel()
 			n.awaitRunning(ctx, t, id)
 			n.crash(t)
-			if err := os.RemoveAll(filepath.Join(n.data, test.away)); err != nil {
-				t.Fatal(err)
+			for _, name := range test.away {
+				if err := os.RemoveAll(filepath.Join(n.data, name)); err != nil {
+					t.Fatal(err)
+				}
 			}
 			flags := n.flags
 			n.flags = append(append([]string{}, flags...), "--accept-loss-of", test.of)
@@ -96,7 +105,7 @@ func TestLossThatIsAccepted(t *testing.T) {
 			if after, err := os.ReadFile(path); err != nil || len(after) != len(before) {
 				t.Errorf("the command of before goes on: %d bytes, then %d, %v", len(before), len(after), err)
 			}
-			if test.of == "journal" {
+			if test.name == "journal" {
 				if s := n.show(t, id); s.Status != "FAILED" || s.ExitCode != nil {
 					t.Errorf("the run is %+v", s)
 				}
