@@ -12,7 +12,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/errand-run/errand/nodes/sandbox/cgroup"
 	"github.com/errand-run/errand/nodes/sandbox/guest/status"
 )
 
@@ -88,6 +87,7 @@ func parseUser(s string) (*syscall.Credential, error) {
 // runInit is the whole life of an init. It returns the command's code, 128 and the
 // signal, or exitSetup.
 func runInit(args []string) int {
+	useFewThreads()
 	o, err := parseInit(args)
 	if err != nil {
 		fail("%v", err)
@@ -108,7 +108,7 @@ func runInit(args []string) int {
 	if err := o.command.keepStderr(); err != nil {
 		fail("%v", err)
 	}
-	if err := reserveThreads(cgroup.InitPids); err != nil {
+	if err := reserveThreads(); err != nil {
 		fail("%v", err)
 	}
 	pid, stage, err := o.command.start()

@@ -28,10 +28,12 @@ const Root = "/sys/fs/cgroup"
 // MinMemoryBytes is the least memory limit that lets a runtime and init start.
 const MinMemoryBytes = 8 << 20
 
-// InitPids is how many of the processes of a limit, which are threads to the kernel,
-// an init within the group takes for itself: 7 on 2 cores, measured. Who limits a
-// group with an init in it adds them to what the command may have.
-const InitPids = 8
+// InitPids is what an init within the group takes of a limit of processes, which are
+// threads to the kernel. Who limits such a group adds it to what the command may have.
+// Init makes 7 threads before it starts the command; the rest is for hosts of many
+// processors, where the runtime makes some more before init can keep it from that. What
+// is left of it is the command's: a limit holds within these few.
+const InitPids = 10
 
 // cpuPeriod is the period of CPU quotas in microseconds.
 const cpuPeriod = 100_000
