@@ -63,7 +63,7 @@ const endsLimit = time.Second
 func endsSoon(pidfd int) bool {
 	for deadline := time.Now().Add(endsLimit); time.Now().Before(deadline); {
 		left := int(time.Until(deadline).Milliseconds())
-		n, err := unix.Poll([]unix.PollFd{{Fd: int32(pidfd), Events: unix.POLLIN}}, left)
+		n, err := unix.Poll([]unix.PollFd{{Fd: int32(pidfd), Events: unix.POLLIN}}, left) //nolint:gosec // a descriptor
 		if !errors.Is(err, unix.EINTR) {
 			return n > 0
 		}
