@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -85,7 +84,11 @@ func nullDriver(ctx context.Context) ([]row, error) {
 // exitToWatcher runs commands that note the moment of their own end, one at a
 // time, with a watcher attached; the note is taken a little before the real end.
 func exitToWatcher(ctx context.Context, d *benchDaemon) ([]row, error) {
-	note := filepath.Join(d.dir, "end")
+	note, err := inMemory()
+	if err != nil {
+		return nil, err
+	}
+	defer os.Remove(note) //nolint:errcheck // a leftover of a few bytes
 	var delays []time.Duration
 	for range watchedRuns {
 		created, err := d.Runs.Create(ctx, &errandv1.CreateRunRequest{Spec: &errandv1.RunSpec{
@@ -114,6 +117,20 @@ func exitToWatcher(ctx context.Context, d *benchDaemon) ([]row, error) {
 		{what: "process exit to terminal status at a watcher, median", measured: ms(median), bar: "<= 5 ms", pass: median <= 5*time.Millisecond, note: n},
 		{what: "process exit to terminal status at a watcher, p99", measured: ms(p99), bar: "<= 11 ms", pass: p99 <= 11*time.Millisecond, note: n},
 	}, nil
+}
+
+// inMemory makes a file for the notes that is not on a disk, whose latency would
+// be taken for ours.
+func inMemory() (path string, err error) {
+	dir := "/dev/shm"
+	if _, err := os.Stat(dir); err != nil {
+		dir = ""
+	}
+	file, err := os.CreateTemp(dir, "errand-bench-end-")
+	if err != nil {
+		return "", err
+	}
+	return file.Name(), file.Close()
 }
 
 func watchUntilTerminal(ctx context.Context, d *benchDaemon, id string) (time.Time, error) {
