@@ -88,7 +88,7 @@ func exitToWatcher(ctx context.Context, d *benchDaemon) ([]row, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer os.Remove(note) //nolint:errcheck // a leftover of a few bytes
+	defer os.Remove(note)
 	var delays []time.Duration
 	for range watchedRuns {
 		created, err := d.Runs.Create(ctx, &errandv1.CreateRunRequest{Spec: &errandv1.RunSpec{
