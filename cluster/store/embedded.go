@@ -246,11 +246,13 @@ func quiet(log *zap.Logger, level zapcore.Level) *zap.Logger {
 
 // usual is in each line that a fresh server says of itself without a cause: a
 // port that it does not open, a storage version that it writes a few seconds
-// later, an election that waits for the next tick.
+// later, a cluster version that a stop cuts short, an election that waits for the
+// next tick.
 var usual = []string{
 	"Running http and grpc server on single port.",
 	"Failed to detect schema version",
 	"failed to update storage version",
+	"failed to update cluster version",
 	"cannot campaign at term",
 }
 
