@@ -188,9 +188,7 @@ func TestInitKeepsItsDescriptorsFromTheCommand(t *testing.T) {
 }
 
 func TestInitSwitchesTheUser(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("only root can become another user")
-	}
+	guesttest.NeedRoot(t, "only root can become another user")
 	cmd, file := initCommand(t, "--user", "1234:2345,3456", "--", "sh", "-c", `test "$(id -u) $(id -g) $(id -G)" = "1234 2345 2345 3456"`)
 	cmd.SysProcAttr = &syscall.SysProcAttr{}
 	if code, s := end(t, cmd, file); code != 0 {

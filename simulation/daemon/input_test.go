@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/errand-run/errand/nodes/sandbox/guest/guesttest"
 	"github.com/errand-run/errand/simulation/daemon"
 )
 
@@ -136,12 +137,7 @@ func TestTokenIsNeededOutsideDev(t *testing.T) {
 // in words; when it is full, what runs goes on; when there is room again, all is
 // well.
 func TestFullDisk(t *testing.T) {
-	if os.Geteuid() != 0 {
-		if os.Getenv("CI") == "true" {
-			t.Fatal("needs root for a file system of its own")
-		}
-		t.Skip("needs root for a file system of its own")
-	}
+	guesttest.NeedRoot(t, "needs root for a file system of its own")
 	disk := t.TempDir()
 	if err := unix.Mount("tmpfs", disk, "tmpfs", 0, "size=512m"); err != nil {
 		t.Fatal(err)

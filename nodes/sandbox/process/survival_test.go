@@ -346,9 +346,7 @@ func TestCreateMakesADirectoryThatSomebodyRemoved(t *testing.T) {
 }
 
 func TestCommandSeesOnlyItself(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("only root isolates")
-	}
+	guesttest.NeedRoot(t, "only root isolates")
 	c, root := config(t), t.TempDir()
 	d := open(t, c)
 	defer d.Close()
@@ -380,9 +378,7 @@ func TestCommandSeesOnlyItself(t *testing.T) {
 
 // The rule is that of images: an entry's group, else the group of the same number.
 func TestUserByNumberWithoutAGroup(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("only root can become another user")
-	}
+	guesttest.NeedRoot(t, "only root can become another user")
 	c, root := config(t), t.TempDir()
 	d := open(t, c)
 	defer d.Close()
@@ -425,9 +421,7 @@ func TestLimitsThatCanNotBeEnforcedAreRefused(t *testing.T) {
 
 // The same without root, in a process of its own.
 func TestWithoutRoot(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("the other tests run without root")
-	}
+	guesttest.NeedRoot(t, "the other tests run without root")
 	dir := t.TempDir()
 	if err := os.Chmod(filepath.Dir(dir), 0o777); err != nil {
 		t.Fatal(err)

@@ -85,3 +85,16 @@ func fingerprint(root string) (string, error) {
 	}
 	return hex.EncodeToString(h.Sum(nil)[:8]), nil
 }
+
+// NeedRoot skips a test that only root can run, and fails it in CI, where a skip
+// would hide that it was never run.
+func NeedRoot(t testing.TB, why string) {
+	t.Helper()
+	switch {
+	case os.Geteuid() == 0:
+	case os.Getenv("CI") == "true":
+		t.Fatal(why)
+	default:
+		t.Skip(why)
+	}
+}
