@@ -84,7 +84,9 @@ func (d *Driver) takeLast(x *box) {
 	switch {
 	case err != nil, c.malformed, command.Alive():
 	case last.State == status.Empty:
-		exit.Reason, exit.Message = recordv1.Reason_REASON_START_ERROR, "the supervisor ended before the command started"
+		// A crash caught the start: it is never tried again, and not called an error of
+		// the sandbox.
+		exit.Reason, exit.Message = recordv1.Reason_REASON_START_UNKNOWN, "the supervisor ended before it told that the command runs"
 	case last.State.Ended():
 		exit = x.toExit(last, sourceStatus)
 	default:
