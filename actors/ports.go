@@ -64,6 +64,30 @@ type Router interface {
 	Tell(kind, identity string, message proto.Message)
 }
 
+// Leases is the store's lease service as actors see it: what Store says of
+// delivery holds here too. Each call is sent once and bounded by a few seconds.
+type Leases interface {
+	// Grant makes a lease of at least a TTL.
+	Grant(ttl time.Duration, deliver func(LeaseResult))
+	// KeepAlive asks once to renew a lease. An answer without an error is no proof: a
+	// leader that was deposed may give one. It counts when a linearizable read that
+	// was sent afterwards has the same Term and shows what the lease holds.
+	KeepAlive(lease int64, deliver func(LeaseResult))
+	// Revoke ends a lease and deletes what it holds.
+	Revoke(lease int64, deliver func(LeaseResult))
+}
+
+// LeaseResult is the outcome of a call of Leases. Unless Err is nil nothing else in
+// it counts; a lease that is gone has ClassNotFound.
+type LeaseResult struct {
+	Err   error
+	Lease int64
+	// TTL is what the store has granted.
+	TTL time.Duration
+	// Term is the Raft term of the member that answered.
+	Term uint64
+}
+
 // Candidate is a node as the presence view shows it.
 type Candidate struct {
 	Node string
@@ -75,6 +99,9 @@ type Candidate struct {
 type Nodes interface {
 	// Candidates returns the nodes to ask, in order. It does not block.
 	Candidates() []Candidate
+	// Alive returns the names of the nodes that seem to be there, in order, this one
+	// always among them. It does not block; the slice is the caller's.
+	Alive() []string
 }
 
 // Rand draws the values that must not be guessed or collide: start tokens, jitter.

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/errand-run/errand/cluster/records"
 )
@@ -32,12 +33,39 @@ type Config struct {
 	// StartsInFlightMax bounds the sandboxes that are being created and started at
 	// one time; 0 means two per core.
 	StartsInFlightMax int
+	// Session says how the node holds its session; the zero value is solo.
+	Session SessionConfig
 	// AcceptLostStore lets a node go on whose journal belongs to another store: the
 	// records of that are given up and what runs of them is stopped.
 	AcceptLostStore bool
 	// AcceptLostJournal lets a node go on without a journal although sandboxes of it
 	// run: they are stopped.
 	AcceptLostJournal bool
+}
+
+// SessionConfig says how a node holds its session (protocol.md section 6). A zero
+// Lease means solo: nobody else can start anything, so the session has no lease and
+// nothing is renewed or fenced.
+type SessionConfig struct {
+	// Lease is the TTL of the session's lease; Renew is how often it is renewed.
+	Lease time.Duration
+	Renew time.Duration
+	// Margin is how long before the lease's end, counted from before the renewal was
+	// sent, the node stops all that it runs; KillBudget is how long that may take.
+	Margin     time.Duration
+	KillBudget time.Duration
+	// Drift bounds how much faster one clock may be than another, as a fraction.
+	Drift float64
+	// StartMargin is how long before the fence no command is started any more.
+	StartMargin time.Duration
+}
+
+// DefaultSession is the session of a node among others.
+func DefaultSession() SessionConfig {
+	return SessionConfig{
+		Lease: time.Minute, Renew: 5 * time.Second, Margin: 15 * time.Second,
+		KillBudget: 10 * time.Second, Drift: 0.01, StartMargin: 2 * time.Second,
+	}
 }
 
 func (c Config) validate() error {

@@ -290,6 +290,8 @@ func (n onlyNode) Candidates() []actors.Candidate {
 	return []actors.Candidate{{Node: string(n), Score: 1}}
 }
 
+func (n onlyNode) Alive() []string { return []string{string(n)} }
+
 // NewUUID draws a random UUID (version 4).
 func NewUUID(rand actors.Rand) string {
 	var b [16]byte

@@ -6,6 +6,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/errand-run/errand/actors"
+	"github.com/errand-run/errand/cluster/activation"
 	"github.com/errand-run/errand/cluster/host"
 	recordv1 "github.com/errand-run/errand/messages/errand/record/v1"
 	"github.com/errand-run/errand/nodes/sandbox"
@@ -15,8 +16,14 @@ import (
 type Ports struct {
 	Clock actors.Clock
 	Store actors.Store
+	// Leases and Fence are needed unless the session is solo.
+	Leases actors.Leases
+	Fence  Fence
 	// Nodes is the presence view; nil means that this node is all there is.
 	Nodes actors.Nodes
+	// Transport reaches the directories of other nodes; nil means that there are
+	// none.
+	Transport activation.Transport
 	Rand  actors.Rand
 	// Journal and Sandboxes are closed by whoever opened them, after the node.
 	Journal   Journal
@@ -66,6 +73,29 @@ type Journal interface {
 	// order of the calls. The change must not be altered afterwards. After an error
 	// nothing of it was done.
 	Write(change JournalChange, deliver func(error))
+}
+
+// FenceState is until when a session may run sandboxes.
+type FenceState struct {
+	BootID  string
+	Session int64
+	// Deadline is on the boottime clock. When it has passed no process of this node's
+	// sandboxes may be left, whether or not the daemon is there to see to it.
+	Deadline time.Duration
+	// FencedAt is when somebody began to kill because of it, on the boottime clock; 0
+	// when nobody has. It is written before the first kill and never taken back in the
+	// same session: an end after it is no exit of the command's own.
+	FencedAt time.Duration
+}
+
+// Fence keeps the state of the fence where it outlives the daemon, but not the boot,
+// and where whoever kills in the daemon's stead reads it. Its methods touch memory
+// only: they do not block.
+type Fence interface {
+	// Load returns the state that was last armed; ok is false when there is none.
+	Load() (state FenceState, ok bool)
+	// Arm replaces it. A state of the same session keeps the FencedAt that it has.
+	Arm(state FenceState)
 }
 
 // SandboxVerb is what a SandboxOp does; each but Abandon is the method of

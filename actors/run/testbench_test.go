@@ -160,3 +160,5 @@ func (b *bench) place() {
 	b.reserved("n1", true, b.sessionOf("n1"))
 	b.land()
 }
+
+func (c candidates) Alive() []string { return nil }

@@ -114,6 +114,8 @@ type Result struct {
 	// this revision.
 	Revision  int64
 	Responses []OpResult
+	// Term is the Raft term of the member that answered.
+	Term uint64
 }
 
 // First returns the first key of the i-th response, if there is one.

@@ -994,6 +994,303 @@ func (x *Canceled) GetRevision() int64 {
 	return 0
 }
 
+// Packet is what one node's directory of actors sends to another's. Any may be
+// lost, doubled or overtaken.
+type Packet struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Numbers the packets of a sender that expect something back.
+	Id uint64 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
+	// Distinguishes the sender's directory from an earlier one of the same node.
+	Incarnation uint64 `protobuf:"varint,2,opt,name=incarnation,proto3" json:"incarnation,omitempty"`
+	// Types that are valid to be assigned to Content:
+	//
+	//	*Packet_Deliver
+	//	*Packet_Taken
+	//	*Packet_Reply
+	Content       isPacket_Content `protobuf_oneof:"content"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Packet) Reset() {
+	*x = Packet{}
+	mi := &file_errand_actor_v1_actor_proto_msgTypes[13]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Packet) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Packet) ProtoMessage() {}
+
+func (x *Packet) ProtoReflect() protoreflect.Message {
+	mi := &file_errand_actor_v1_actor_proto_msgTypes[13]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Packet.ProtoReflect.Descriptor instead.
+func (*Packet) Descriptor() ([]byte, []int) {
+	return file_errand_actor_v1_actor_proto_rawDescGZIP(), []int{13}
+}
+
+func (x *Packet) GetId() uint64 {
+	if x != nil {
+		return x.Id
+	}
+	return 0
+}
+
+func (x *Packet) GetIncarnation() uint64 {
+	if x != nil {
+		return x.Incarnation
+	}
+	return 0
+}
+
+func (x *Packet) GetContent() isPacket_Content {
+	if x != nil {
+		return x.Content
+	}
+	return nil
+}
+
+func (x *Packet) GetDeliver() *Deliver {
+	if x != nil {
+		if x, ok := x.Content.(*Packet_Deliver); ok {
+			return x.Deliver
+		}
+	}
+	return nil
+}
+
+func (x *Packet) GetTaken() *Taken {
+	if x != nil {
+		if x, ok := x.Content.(*Packet_Taken); ok {
+			return x.Taken
+		}
+	}
+	return nil
+}
+
+func (x *Packet) GetReply() *Reply {
+	if x != nil {
+		if x, ok := x.Content.(*Packet_Reply); ok {
+			return x.Reply
+		}
+	}
+	return nil
+}
+
+type isPacket_Content interface {
+	isPacket_Content()
+}
+
+type Packet_Deliver struct {
+	Deliver *Deliver `protobuf:"bytes,3,opt,name=deliver,proto3,oneof"`
+}
+
+type Packet_Taken struct {
+	Taken *Taken `protobuf:"bytes,4,opt,name=taken,proto3,oneof"`
+}
+
+type Packet_Reply struct {
+	Reply *Reply `protobuf:"bytes,5,opt,name=reply,proto3,oneof"`
+}
+
+func (*Packet_Deliver) isPacket_Content() {}
+
+func (*Packet_Taken) isPacket_Content() {}
+
+func (*Packet_Reply) isPacket_Content() {}
+
+// Deliver carries a message to an actor that the sender takes the receiver for the
+// place of.
+type Deliver struct {
+	state    protoimpl.MessageState `protogen:"open.v1"`
+	Kind     string                 `protobuf:"bytes,1,opt,name=kind,proto3" json:"kind,omitempty"`
+	Identity string                 `protobuf:"bytes,2,opt,name=identity,proto3" json:"identity,omitempty"`
+	// The message's full name and its encoding.
+	Type    string `protobuf:"bytes,3,opt,name=type,proto3" json:"type,omitempty"`
+	Message []byte `protobuf:"bytes,4,opt,name=message,proto3" json:"message,omitempty"`
+	// The sender waits for the actor's answer.
+	Ask           bool `protobuf:"varint,5,opt,name=ask,proto3" json:"ask,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Deliver) Reset() {
+	*x = Deliver{}
+	mi := &file_errand_actor_v1_actor_proto_msgTypes[14]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Deliver) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Deliver) ProtoMessage() {}
+
+func (x *Deliver) ProtoReflect() protoreflect.Message {
+	mi := &file_errand_actor_v1_actor_proto_msgTypes[14]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Deliver.ProtoReflect.Descriptor instead.
+func (*Deliver) Descriptor() ([]byte, []int) {
+	return file_errand_actor_v1_actor_proto_rawDescGZIP(), []int{14}
+}
+
+func (x *Deliver) GetKind() string {
+	if x != nil {
+		return x.Kind
+	}
+	return ""
+}
+
+func (x *Deliver) GetIdentity() string {
+	if x != nil {
+		return x.Identity
+	}
+	return ""
+}
+
+func (x *Deliver) GetType() string {
+	if x != nil {
+		return x.Type
+	}
+	return ""
+}
+
+func (x *Deliver) GetMessage() []byte {
+	if x != nil {
+		return x.Message
+	}
+	return nil
+}
+
+func (x *Deliver) GetAsk() bool {
+	if x != nil {
+		return x.Ask
+	}
+	return false
+}
+
+// Taken says that the receiver's directory has the message of the same id, or, with
+// a cause, that it does not take it.
+type Taken struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Refusal       string                 `protobuf:"bytes,1,opt,name=refusal,proto3" json:"refusal,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Taken) Reset() {
+	*x = Taken{}
+	mi := &file_errand_actor_v1_actor_proto_msgTypes[15]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Taken) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Taken) ProtoMessage() {}
+
+func (x *Taken) ProtoReflect() protoreflect.Message {
+	mi := &file_errand_actor_v1_actor_proto_msgTypes[15]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Taken.ProtoReflect.Descriptor instead.
+func (*Taken) Descriptor() ([]byte, []int) {
+	return file_errand_actor_v1_actor_proto_rawDescGZIP(), []int{15}
+}
+
+func (x *Taken) GetRefusal() string {
+	if x != nil {
+		return x.Refusal
+	}
+	return ""
+}
+
+// Reply is the actor's answer to an ask of the same id.
+type Reply struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Type          string                 `protobuf:"bytes,1,opt,name=type,proto3" json:"type,omitempty"`
+	Message       []byte                 `protobuf:"bytes,2,opt,name=message,proto3" json:"message,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Reply) Reset() {
+	*x = Reply{}
+	mi := &file_errand_actor_v1_actor_proto_msgTypes[16]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Reply) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Reply) ProtoMessage() {}
+
+func (x *Reply) ProtoReflect() protoreflect.Message {
+	mi := &file_errand_actor_v1_actor_proto_msgTypes[16]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Reply.ProtoReflect.Descriptor instead.
+func (*Reply) Descriptor() ([]byte, []int) {
+	return file_errand_actor_v1_actor_proto_rawDescGZIP(), []int{16}
+}
+
+func (x *Reply) GetType() string {
+	if x != nil {
+		return x.Type
+	}
+	return ""
+}
+
+func (x *Reply) GetMessage() []byte {
+	if x != nil {
+		return x.Message
+	}
+	return nil
+}
+
 var File_errand_actor_v1_actor_proto protoreflect.FileDescriptor
 
 const file_errand_actor_v1_actor_proto_rawDesc = "" +
@@ -1076,7 +1373,25 @@ const file_errand_actor_v1_actor_proto_rawDesc = "" +
 	"\x10OUTCOME_RECORDED\x10\x01\x12\x14\n" +
 	"\x10OUTCOME_TERMINAL\x10\x02\x12\x15\n" +
 	"\x11OUTCOME_NOT_FOUND\x10\x03\x12\x13\n" +
-	"\x0fOUTCOME_UNKNOWN\x10\x04B?Z=github.com/errand-run/errand/messages/errand/actor/v1;actorv1b\x06proto3"
+	"\x0fOUTCOME_UNKNOWN\x10\x04\"\xdb\x01\n" +
+	"\x06Packet\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\x04R\x02id\x12 \n" +
+	"\vincarnation\x18\x02 \x01(\x04R\vincarnation\x124\n" +
+	"\adeliver\x18\x03 \x01(\v2\x18.errand.actor.v1.DeliverH\x00R\adeliver\x12.\n" +
+	"\x05taken\x18\x04 \x01(\v2\x16.errand.actor.v1.TakenH\x00R\x05taken\x12.\n" +
+	"\x05reply\x18\x05 \x01(\v2\x16.errand.actor.v1.ReplyH\x00R\x05replyB\t\n" +
+	"\acontent\"y\n" +
+	"\aDeliver\x12\x12\n" +
+	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x1a\n" +
+	"\bidentity\x18\x02 \x01(\tR\bidentity\x12\x12\n" +
+	"\x04type\x18\x03 \x01(\tR\x04type\x12\x18\n" +
+	"\amessage\x18\x04 \x01(\fR\amessage\x12\x10\n" +
+	"\x03ask\x18\x05 \x01(\bR\x03ask\"!\n" +
+	"\x05Taken\x12\x18\n" +
+	"\arefusal\x18\x01 \x01(\tR\arefusal\"5\n" +
+	"\x05Reply\x12\x12\n" +
+	"\x04type\x18\x01 \x01(\tR\x04type\x12\x18\n" +
+	"\amessage\x18\x02 \x01(\fR\amessageB?Z=github.com/errand-run/errand/messages/errand/actor/v1;actorv1b\x06proto3"
 
 var (
 	file_errand_actor_v1_actor_proto_rawDescOnce sync.Once
@@ -1091,7 +1406,7 @@ func file_errand_actor_v1_actor_proto_rawDescGZIP() []byte {
 }
 
 var file_errand_actor_v1_actor_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_errand_actor_v1_actor_proto_msgTypes = make([]protoimpl.MessageInfo, 13)
+var file_errand_actor_v1_actor_proto_msgTypes = make([]protoimpl.MessageInfo, 17)
 var file_errand_actor_v1_actor_proto_goTypes = []any{
 	(Canceled_Outcome)(0), // 0: errand.actor.v1.Canceled.Outcome
 	(*Activate)(nil),      // 1: errand.actor.v1.Activate
@@ -1107,25 +1422,32 @@ var file_errand_actor_v1_actor_proto_goTypes = []any{
 	(*Ack)(nil),           // 11: errand.actor.v1.Ack
 	(*Cancel)(nil),        // 12: errand.actor.v1.Cancel
 	(*Canceled)(nil),      // 13: errand.actor.v1.Canceled
-	(v1.Reason)(0),        // 14: errand.record.v1.Reason
-	(*v1.Assignment)(nil), // 15: errand.record.v1.Assignment
-	(v1.Desired)(0),       // 16: errand.record.v1.Desired
-	(*v1.Void)(nil),       // 17: errand.record.v1.Void
-	(*v1.Exit)(nil),       // 18: errand.record.v1.Exit
+	(*Packet)(nil),        // 14: errand.actor.v1.Packet
+	(*Deliver)(nil),       // 15: errand.actor.v1.Deliver
+	(*Taken)(nil),         // 16: errand.actor.v1.Taken
+	(*Reply)(nil),         // 17: errand.actor.v1.Reply
+	(v1.Reason)(0),        // 18: errand.record.v1.Reason
+	(*v1.Assignment)(nil), // 19: errand.record.v1.Assignment
+	(v1.Desired)(0),       // 20: errand.record.v1.Desired
+	(*v1.Void)(nil),       // 21: errand.record.v1.Void
+	(*v1.Exit)(nil),       // 22: errand.record.v1.Exit
 }
 var file_errand_actor_v1_actor_proto_depIdxs = []int32{
-	14, // 0: errand.actor.v1.Reserved.permanent_reason:type_name -> errand.record.v1.Reason
-	15, // 1: errand.actor.v1.Start.assignment:type_name -> errand.record.v1.Assignment
-	16, // 2: errand.actor.v1.Stop.desired:type_name -> errand.record.v1.Desired
-	14, // 3: errand.actor.v1.Stop.reason:type_name -> errand.record.v1.Reason
-	17, // 4: errand.actor.v1.Voided.void:type_name -> errand.record.v1.Void
-	18, // 5: errand.actor.v1.Exited.exit:type_name -> errand.record.v1.Exit
+	18, // 0: errand.actor.v1.Reserved.permanent_reason:type_name -> errand.record.v1.Reason
+	19, // 1: errand.actor.v1.Start.assignment:type_name -> errand.record.v1.Assignment
+	20, // 2: errand.actor.v1.Stop.desired:type_name -> errand.record.v1.Desired
+	18, // 3: errand.actor.v1.Stop.reason:type_name -> errand.record.v1.Reason
+	21, // 4: errand.actor.v1.Voided.void:type_name -> errand.record.v1.Void
+	22, // 5: errand.actor.v1.Exited.exit:type_name -> errand.record.v1.Exit
 	0,  // 6: errand.actor.v1.Canceled.outcome:type_name -> errand.actor.v1.Canceled.Outcome
-	7,  // [7:7] is the sub-list for method output_type
-	7,  // [7:7] is the sub-list for method input_type
-	7,  // [7:7] is the sub-list for extension type_name
-	7,  // [7:7] is the sub-list for extension extendee
-	0,  // [0:7] is the sub-list for field type_name
+	15, // 7: errand.actor.v1.Packet.deliver:type_name -> errand.actor.v1.Deliver
+	16, // 8: errand.actor.v1.Packet.taken:type_name -> errand.actor.v1.Taken
+	17, // 9: errand.actor.v1.Packet.reply:type_name -> errand.actor.v1.Reply
+	10, // [10:10] is the sub-list for method output_type
+	10, // [10:10] is the sub-list for method input_type
+	10, // [10:10] is the sub-list for extension type_name
+	10, // [10:10] is the sub-list for extension extendee
+	0,  // [0:10] is the sub-list for field type_name
 }
 
 func init() { file_errand_actor_v1_actor_proto_init() }
@@ -1134,13 +1456,18 @@ func file_errand_actor_v1_actor_proto_init() {
 		return
 	}
 	file_errand_actor_v1_actor_proto_msgTypes[1].OneofWrappers = []any{}
+	file_errand_actor_v1_actor_proto_msgTypes[13].OneofWrappers = []any{
+		(*Packet_Deliver)(nil),
+		(*Packet_Taken)(nil),
+		(*Packet_Reply)(nil),
+	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_errand_actor_v1_actor_proto_rawDesc), len(file_errand_actor_v1_actor_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   13,
+			NumMessages:   17,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -1276,8 +1276,12 @@ func (x *LateExit) GetExit() *Exit {
 
 // Live is live/{shard}/{run}: it exists as long as the run is not terminal.
 type Live struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	NextWake      int64                  `protobuf:"varint,1,opt,name=next_wake,json=nextWake,proto3" json:"next_wake,omitempty"`
+	state    protoimpl.MessageState `protogen:"open.v1"`
+	NextWake int64                  `protobuf:"varint,1,opt,name=next_wake,json=nextWake,proto3" json:"next_wake,omitempty"`
+	// The placement's node and session, absent while the run waits: whose end the run
+	// must hear of.
+	Node          string `protobuf:"bytes,2,opt,name=node,proto3" json:"node,omitempty"`
+	Session       int64  `protobuf:"varint,3,opt,name=session,proto3" json:"session,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1315,6 +1319,20 @@ func (*Live) Descriptor() ([]byte, []int) {
 func (x *Live) GetNextWake() int64 {
 	if x != nil {
 		return x.NextWake
+	}
+	return 0
+}
+
+func (x *Live) GetNode() string {
+	if x != nil {
+		return x.Node
+	}
+	return ""
+}
+
+func (x *Live) GetSession() int64 {
+	if x != nil {
+		return x.Session
 	}
 	return 0
 }
@@ -2395,9 +2413,11 @@ const file_errand_record_v1_record_proto_rawDesc = "" +
 	"\aattempt\x18\x01 \x01(\x05R\aattempt\x12\x1c\n" +
 	"\tplacement\x18\x02 \x01(\x05R\tplacement\x12\x0e\n" +
 	"\x02at\x18\x03 \x01(\x03R\x02at\x12*\n" +
-	"\x04exit\x18\x04 \x01(\v2\x16.errand.record.v1.ExitR\x04exit\"#\n" +
+	"\x04exit\x18\x04 \x01(\v2\x16.errand.record.v1.ExitR\x04exit\"Q\n" +
 	"\x04Live\x12\x1b\n" +
-	"\tnext_wake\x18\x01 \x01(\x03R\bnextWake\"O\n" +
+	"\tnext_wake\x18\x01 \x01(\x03R\bnextWake\x12\x12\n" +
+	"\x04node\x18\x02 \x01(\tR\x04node\x12\x18\n" +
+	"\asession\x18\x03 \x01(\x03R\asession\"O\n" +
 	"\aHistory\x120\n" +
 	"\x06status\x18\x01 \x01(\x0e2\x18.errand.record.v1.StatusR\x06status\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\"%\n" +
