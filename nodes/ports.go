@@ -24,7 +24,7 @@ type Ports struct {
 	// Transport reaches the directories of other nodes; nil means that there are
 	// none.
 	Transport activation.Transport
-	Rand  actors.Rand
+	Rand      actors.Rand
 	// Journal and Sandboxes are closed by whoever opened them, after the node.
 	Journal   Journal
 	Sandboxes Sandboxes
