@@ -12,6 +12,6 @@ type Streams struct{ Seed uint64 }
 // Of returns the stream of a name, from its beginning.
 func (s Streams) Of(name string) *rand.Rand {
 	h := fnv.New64a()
-	_, _ = h.Write([]byte(name)) // a hash does not fail
+	_, _ = h.Write([]byte(name))                    // a hash does not fail
 	return rand.New(rand.NewPCG(s.Seed, h.Sum64())) //nolint:gosec // reproducible on purpose
 }
