@@ -194,6 +194,9 @@ func (n *Node) attach(deliver func(actors.Input)) {
 }
 
 func (n *Node) note(reached Reached) {
+	if reached.Phase == PhaseReconciling && reached.Err == nil {
+		n.activateResidents()
+	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if reached.Err != nil {
@@ -206,8 +209,9 @@ func (n *Node) note(reached Reached) {
 	n.changed = make(chan struct{})
 }
 
-// advance asks for a phase and waits until it is reached.
-func (n *Node) advance(ctx context.Context, to Phase) error {
+// Advance asks for a phase and does not wait for it: Status tells when it is
+// reached, and in Trouble what keeps the node from it.
+func (n *Node) Advance(to Phase) {
 	n.mu.Lock()
 	first := n.target == 0
 	n.target = max(n.target, to)
@@ -218,6 +222,11 @@ func (n *Node) advance(ctx context.Context, to Phase) error {
 	if first {
 		n.directory.Tell(actors.KindNode, n.config.ID, &actorv1.Activate{})
 	}
+}
+
+// advance asks for a phase and waits until it is reached.
+func (n *Node) advance(ctx context.Context, to Phase) error {
+	n.Advance(to)
 	for {
 		n.mu.Lock()
 		reached, refused, changed := n.reached, n.refused, n.changed
@@ -252,14 +261,13 @@ func (n *Node) Register(ctx context.Context) error { return n.advance(ctx, Phase
 
 // Reconcile follows the node's assignments and activates the actors that work
 // without being asked.
-func (n *Node) Reconcile(ctx context.Context) error {
-	if err := n.advance(ctx, PhaseReconciling); err != nil {
-		return err
-	}
+func (n *Node) Reconcile(ctx context.Context) error { return n.advance(ctx, PhaseReconciling) }
+
+// activateResidents activates the actors that work without being asked.
+func (n *Node) activateResidents() {
 	for shard := range n.config.Keys.Shards {
 		n.directory.Tell(actors.KindDeadline, strconv.Itoa(int(shard)), &actorv1.Activate{})
 	}
-	return nil
 }
 
 // Announce accepts reservations.
