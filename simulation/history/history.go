@@ -25,7 +25,7 @@ const (
 	KindCommit
 	// KindPacket is a packet that was sent, lost, delivered: Text says which.
 	KindPacket
-	// KindFault is the beginning or the end of a fault.
+	// KindFault is the beginning or the end of a fault: Fault.
 	KindFault
 	// KindDaemon is a daemon's start, readiness, stop, crash; Text says which.
 	KindDaemon
@@ -96,6 +96,20 @@ type Commit struct {
 type Change struct {
 	Key           string
 	Before, After *records.KV
+}
+
+// Fault is the detail of a KindFault. The event's Node is the machine that it
+// befalls, empty when it is the network's, the store's or everybody's.
+type Fault struct {
+	// Name is the fault's kind, as a plan names it.
+	Name string
+	// Begin is true for the beginning of a fault, or for one that happens at once, and
+	// false for the end of one that lasted.
+	Begin bool
+	// Outside says that it breaks the model under which two attempts are kept apart: a
+	// clock that drifts beyond the bound, a pause that boottime does not count, a kill
+	// slower than its budget.
+	Outside bool
 }
 
 // Call is the detail of a KindCall and, with its Outcome set, of the KindAnswer.
