@@ -16,12 +16,10 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/errand-run/errand/actors"
+	"github.com/errand-run/errand/nodes/pace"
 )
 
 const (
-	// sampleInterval is how often the wall is looked at when nobody asks, so that a
-	// step is seen soon and a slow correction is not taken for one.
-	sampleInterval = 5 * time.Second
 	// readSpanMax is how long one reading may take for its clocks to belong together.
 	readSpanMax = 10 * time.Millisecond
 	// readsMax is how often a reading that took too long is tried again.
@@ -36,7 +34,7 @@ type Clock struct {
 	running   sync.WaitGroup
 
 	mu     sync.Mutex
-	health health
+	health pace.Health
 	timers map[*timer]struct{}
 	closed bool
 }
@@ -56,7 +54,7 @@ func New() *Clock {
 
 // sample looks at the wall until the context ends.
 func (c *Clock) sample(ctx context.Context) {
-	ticker := time.NewTicker(sampleInterval)
+	ticker := time.NewTicker(pace.SampleInterval)
 	defer ticker.Stop()
 	for {
 		select {
@@ -80,9 +78,9 @@ func (c *Clock) Now() actors.Instant {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if together {
-		c.health.observe(now.Boot, now.Wall)
+		c.health.Observe(now.Boot, now.Wall)
 	}
-	now.WallHealthy = c.health.good(now.Boot)
+	now.WallHealthy = c.health.Good(now.Boot)
 	return now
 }
 

@@ -1,8 +1,13 @@
-package clock
+// Package pace judges whether a wall clock can be trusted: it can while it keeps pace
+// with boottime. It is pure, so that a simulated clock is judged as a real one.
+package pace
 
 import "time"
 
 const (
+	// SampleInterval is how often the wall is to be looked at when nobody asks, so that
+	// a step is seen soon and a slow correction is not taken for one.
+	SampleInterval = 5 * time.Second
 	// stepMax is by how much the wall may move against boottime within healthWindow
 	// and be trusted. Corrections of NTP by slewing stay below 30 ms a minute.
 	stepMax = 500 * time.Millisecond
@@ -13,8 +18,9 @@ const (
 	slotLength  = healthWindow / healthSlots
 )
 
-// health watches how the wall moves against boottime. It is pure.
-type health struct {
+// Health watches how the wall moves against boottime. The zero value has seen nothing.
+// It belongs to one goroutine.
+type Health struct {
 	slots [healthSlots + 1]slot
 	// last is the newest offset; it opens the next slot, so that a step is seen
 	// however long nobody looked.
@@ -28,8 +34,8 @@ type slot struct {
 	min, max time.Duration
 }
 
-// observe takes one reading of both clocks, made at one moment.
-func (h *health) observe(boot time.Duration, wall time.Time) {
+// Observe takes one reading of both clocks, made at one moment.
+func (h *Health) Observe(boot time.Duration, wall time.Time) {
 	offset := time.Duration(wall.UnixNano()) - boot
 	if !h.seen {
 		h.seen, h.last = true, offset
@@ -43,8 +49,8 @@ func (h *health) observe(boot time.Duration, wall time.Time) {
 	h.last = offset
 }
 
-// good reports whether the wall has kept pace within the window before boot.
-func (h *health) good(boot time.Duration) bool {
+// Good reports whether the wall has kept pace within the window before boot.
+func (h *Health) Good(boot time.Duration) bool {
 	newest := int64(boot/slotLength) + 1
 	low, high := h.last, h.last
 	for _, s := range h.slots {
