@@ -65,6 +65,35 @@ func publicAttempt(attempt *recordv1.Attempt) *errandv1.Attempt {
 		Message:     attempt.GetMessage(),
 		LogComplete: attempt.GetLogComplete(),
 		Status:      publicStatus(attempt.GetStatus()),
+		Signals:     publicSignals(attempt.GetSignals()),
+	}
+}
+
+func publicSignals(signals []*recordv1.SentSignal) []*errandv1.SentSignal {
+	var shown []*errandv1.SentSignal
+	for _, sent := range signals {
+		shown = append(shown, &errandv1.SentSignal{
+			Signal: sent.GetSignal(), At: timeOf(sent.GetAt()), Delivered: sent.Delivered, Reason: reasonOfStop(sent.GetCause()),
+		})
+	}
+	return shown
+}
+
+// reasonOfStop is the public word for why a command was stopped.
+func reasonOfStop(cause recordv1.StopCause) errandv1.Reason {
+	switch cause {
+	case recordv1.StopCause_STOP_CAUSE_CANCEL:
+		return errandv1.Reason_REASON_CANCELED
+	case recordv1.StopCause_STOP_CAUSE_TIMEOUT:
+		return errandv1.Reason_REASON_TIMEOUT
+	case recordv1.StopCause_STOP_CAUSE_START_DEADLINE:
+		return errandv1.Reason_REASON_START_DEADLINE
+	case recordv1.StopCause_STOP_CAUSE_DRAIN:
+		return errandv1.Reason_REASON_DRAINED
+	case recordv1.StopCause_STOP_CAUSE_FENCE:
+		return errandv1.Reason_REASON_NODE_FENCED
+	default:
+		return errandv1.Reason_REASON_UNSPECIFIED
 	}
 }
 

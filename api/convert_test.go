@@ -54,6 +54,11 @@ func fullRecord() *recordv1.Run {
 			{
 				Number: 1, Node: "n1", Placement: 1, StartedAt: 1700000000500, EndedAt: 1700000000700, Signal: 9, ExitCode: proto.Int32(137),
 				OomKilled: true, Reason: recordv1.Reason_REASON_OOM_KILLED, Message: "out of memory", LogComplete: true, Status: recordv1.Status_STATUS_FAILED,
+				Signals: []*recordv1.SentSignal{
+					{Signal: 15, At: 1700000000600, Delivered: proto.Bool(false), Cause: recordv1.StopCause_STOP_CAUSE_TIMEOUT},
+					{Signal: 9, At: 1700000000650, Delivered: proto.Bool(true), Cause: recordv1.StopCause_STOP_CAUSE_TIMEOUT},
+					{Signal: 9, At: 1700000000660, Cause: recordv1.StopCause_STOP_CAUSE_UNSPECIFIED},
+				},
 			},
 			{Number: 2, Node: "n1", Placement: 1, StartedAt: 1700000001000, EndedAt: 1700000002500, ExitCode: proto.Int32(17), Reason: recordv1.Reason_REASON_EXIT_CODE, Status: recordv1.Status_STATUS_FAILED},
 		},
@@ -98,6 +103,22 @@ func TestRunInJSONIsTheGoldenFile(t *testing.T) {
 				t.Errorf("got %s\nwant %s", got.Bytes(), want)
 			}
 		})
+	}
+}
+
+// A cause that is added to the records needs a public word.
+func TestEveryCauseOfAStopHasItsOwnReason(t *testing.T) {
+	seen := map[errandv1.Reason]recordv1.StopCause{}
+	for number := range recordv1.StopCause_name {
+		cause := recordv1.StopCause(number)
+		reason := reasonOfStop(cause)
+		if other, twice := seen[reason]; twice {
+			t.Errorf("%s and %s are both shown as %s", cause, other, reason)
+		}
+		seen[reason] = cause
+	}
+	if seen[errandv1.Reason_REASON_UNSPECIFIED] != recordv1.StopCause_STOP_CAUSE_UNSPECIFIED {
+		t.Error("no cause at all has a reason")
 	}
 }
 

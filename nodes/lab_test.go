@@ -5,6 +5,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"syscall"
 	"time"
 
 	"google.golang.org/protobuf/proto"
@@ -89,6 +90,8 @@ type labBox struct {
 	exit               sandbox.Exit
 	// alive is the main process and whatever it has left behind.
 	alive bool
+	// deaf boxes go on when they get TERM.
+	deaf bool
 }
 
 // lab is the world of one machine: what is durable, what is on its way, and what
@@ -123,7 +126,9 @@ type lab struct {
 	started  func(id string)
 	stepped  func(actors.Input, []actors.Effect)
 	startErr func(id string) error
-	ended    func(id string, code int32)
+	// deaf says of all boxes that come that they are.
+	deaf  bool
+	ended func(id string, code int32)
 	// hang says which verbs are not answered but with an error.
 	hang func(SandboxVerb) error
 }
@@ -286,7 +291,7 @@ func (l *lab) drive(op SandboxOp) (SandboxResult, bool) {
 		if l.created != nil {
 			l.created(op.Spec)
 		}
-		l.boxes[op.ID] = &labBox{run: op.Spec.Run, attempt: op.Spec.Attempt, placement: op.Spec.Placement, state: sandbox.StateCreated}
+		l.boxes[op.ID] = &labBox{run: op.Spec.Run, attempt: op.Spec.Attempt, placement: op.Spec.Placement, state: sandbox.StateCreated, deaf: l.deaf}
 	case VerbStart:
 		if b == nil {
 			return missing, true
@@ -313,7 +318,9 @@ func (l *lab) drive(op SandboxOp) (SandboxResult, bool) {
 		if b.state != sandbox.StateRunning {
 			return SandboxResult{}, true
 		}
-		l.end(op.ID, int32(128+op.Signal), int32(op.Signal))
+		if !b.deaf || op.Signal != int(syscall.SIGTERM) {
+			l.end(op.ID, int32(128+op.Signal), int32(op.Signal))
+		}
 		return SandboxResult{Delivered: true}, true
 	case VerbKill:
 		if b == nil {

@@ -88,7 +88,7 @@ func (m *Machine) exit(p *placement, exit *recordv1.Exit) {
 		exit.StartedAt = p.entry.GetStartedAt()
 	}
 	exit.StopCause = p.entry.GetStopCause()
-	exit.StopDelivered = p.delivered || (p.recovered || p.unsure) && stoppedByUs(p.entry, exit) || p.killed && exit.Code == nil
+	exit.StopDelivered = takeSignals(p.entry, exit) || p.delivered || (p.recovered || p.unsure) && stoppedByUs(p.entry, exit) || p.killed && exit.Code == nil
 	p.entry.State = recordv1.JournalState_JOURNAL_STATE_EXITED
 	p.entry.Exit = exit
 	m.endTimers(p)
@@ -126,7 +126,7 @@ func stoppedByUs(entry *recordv1.JournalEntry, exit *recordv1.Exit) bool {
 }
 
 func (m *Machine) endTimers(p *placement) {
-	for _, name := range []string{"timeout/", "grace/", "kill/", "exit/", "wait/", "inquire/", "overdue/"} {
+	for _, name := range []string{"timeout/", "grace/", "note/", "kill/", "exit/", "wait/", "inquire/", "overdue/"} {
 		m.cancel(name + p.id)
 	}
 }

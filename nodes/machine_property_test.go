@@ -41,12 +41,23 @@ type chaos struct {
 	seen   int64
 	starts map[string]int
 	codes  map[string]int32
+	// sentSignals are those that any life of the node has sent, delivered those whose
+	// arrival it was told.
+	sentSignals, delivered map[sentSignal]bool
+}
+
+type sentSignal struct {
+	id     string
+	signal int32
+	at     int64
 }
 
 func newChaos(t *rapid.T) *chaos {
 	c := &chaos{
 		lab: newLab(), t: t, voids: map[string]bool{}, acked: map[PlacementKey]int64{}, starts: map[string]int{}, codes: map[string]int32{},
+		sentSignals: map[sentSignal]bool{}, delivered: map[sentSignal]bool{},
 	}
+	c.deaf = rapid.Bool().Draw(t, "deaf")
 	c.started = c.onStart
 	c.stepped = c.onStep
 	c.ended = func(id string, code int32) { c.codes[id] = code }
@@ -86,10 +97,17 @@ func (c *chaos) onStep(in actors.Input, effects []actors.Effect) {
 	if f, ok := in.(actors.Followed); ok && f.Prefix == c.keys.AssignmentsOf("n1") {
 		c.seen = max(c.seen, f.Batch.Revision)
 	}
+	if done, ok := in.(SandboxDone); ok && done.Op.Verb == VerbSignal && done.Result.Delivered {
+		c.delivered[sentSignal{id: done.Op.ID, signal: int32(done.Op.Signal)}] = true
+	}
 	for _, effect := range effects {
 		switch e := effect.(type) {
 		case actors.Tell:
 			c.onTell(e.Message)
+		case DoSandbox:
+			if e.Op.Verb == VerbSignal {
+				c.sentSignals[sentSignal{e.Op.ID, int32(e.Op.Signal), c.now.Milli()}] = true
+			}
 		case WriteJournal:
 			for _, key := range e.Change.Deletes {
 				c.onForget(key)
@@ -118,6 +136,28 @@ func (c *chaos) onTell(message proto.Message) {
 		if b := c.boxes[id]; b != nil && b.alive {
 			c.t.Fatalf("%s is told as exited and a process of it is alive", id)
 		}
+		c.checkSignals(id, m.GetExit())
+	}
+}
+
+// checkSignals holds that none of the signals that an exit tells is made up.
+func (c *chaos) checkSignals(id string, exit *recordv1.Exit) {
+	if len(exit.GetSignals()) > records.SentSignalsMax {
+		c.t.Fatalf("%s is told with %d signals", id, len(exit.GetSignals()))
+	}
+	last := int64(0)
+	for _, sent := range exit.GetSignals() {
+		switch {
+		case !c.sentSignals[sentSignal{id, sent.GetSignal(), sent.GetAt()}]:
+			c.t.Fatalf("%s is told with signal %v, which was not sent", id, sent)
+		case sent.GetDelivered() && !c.delivered[sentSignal{id: id, signal: sent.GetSignal()}]:
+			c.t.Fatalf("%s is told with signal %v, of whose arrival nobody has told", id, sent)
+		case sent.GetDelivered() && !exit.GetStopDelivered():
+			c.t.Fatalf("%s is told with signal %v, and as not stopped", id, sent)
+		case sent.GetCause() != exit.GetStopCause() || sent.GetAt() < last:
+			c.t.Fatalf("%s is told with the signals %v", id, exit.GetSignals())
+		}
+		last = sent.GetAt()
 	}
 }
 

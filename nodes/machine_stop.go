@@ -139,8 +139,10 @@ func (m *Machine) stopJournaled(p *placement) {
 // seen meanwhile waits for the answer.
 func (m *Machine) signal(p *placement, signal int, then func()) {
 	p.signals++
+	sent := m.note(p, signal)
 	m.do(SandboxOp{Verb: VerbSignal, Driver: p.entry.GetDriver(), ID: p.id, Signal: signal}, func(result SandboxResult) {
 		p.signals--
+		m.answered(p, sent, result)
 		p.delivered = p.delivered || result.Err == nil && result.Delivered
 		if result.Err != nil {
 			p.unsure = p.unsure || records.ClassOf(result.Err) != records.ClassNotFound

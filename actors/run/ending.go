@@ -6,6 +6,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/errand-run/errand/actors"
+	"github.com/errand-run/errand/cluster/records"
 	actorv1 "github.com/errand-run/errand/messages/errand/actor/v1"
 	recordv1 "github.com/errand-run/errand/messages/errand/record/v1"
 )
@@ -173,6 +174,7 @@ func storable(exit *recordv1.Exit) *recordv1.Exit {
 	}
 	exit = proto.CloneOf(exit)
 	exit.Message, exit.Source = bounded(exit.GetMessage()), bounded(exit.GetSource())
+	exit.Signals = records.BoundSignals(exit.GetSignals())
 	return exit
 }
 

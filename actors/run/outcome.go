@@ -1,6 +1,7 @@
 package run
 
 import (
+	"github.com/errand-run/errand/cluster/records"
 	recordv1 "github.com/errand-run/errand/messages/errand/record/v1"
 )
 
@@ -172,6 +173,7 @@ func recordExit(run *recordv1.Run, exit *recordv1.Exit, result outcome) {
 	attempt.EndedAt = exitEnd(attempt, exit)
 	attempt.LogComplete, attempt.Leftover = exit.GetLogComplete(), exit.GetLeftover()
 	attempt.OomKilled = exit.GetOomKilled()
+	attempt.Signals = records.BoundSignals(exit.GetSignals())
 	if result.code != nil {
 		code := *result.code
 		attempt.ExitCode, attempt.Signal = &code, exit.GetSignal()

@@ -86,6 +86,42 @@ func TestExitWhileTheDaemonIsDownIsReported(t *testing.T) {
 	}
 }
 
+// A crash between TERM and KILL does not lose that TERM was sent, and when. The next
+// daemon stops the command anew.
+func TestStopSignalsOutliveACrashOfTheDaemon(t *testing.T) {
+	n := startNode(t)
+	path, lines := ledger(t)
+	id := n.submit(t, "--stop-grace", "2s", "--", "sh", "-c", "trap 'echo TERM >> "+path+"' TERM; while :; do sleep 0.05; done")
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	n.awaitRunning(ctx, t, id)
+	n.errand(t, "cancel", id).want(t, 0, id+"\n", "")
+	for len(lines()) == 0 {
+		if ctx.Err() != nil {
+			t.Fatal("TERM never arrived")
+		}
+		<-time.After(10 * time.Millisecond)
+	}
+	<-time.After(700 * time.Millisecond) // the signal is journaled soon after it was sent
+	crashed := time.Now()
+	n.crash(t)
+	n.start(t)
+	n.errand(t, "wait", "--timeout", "30s", id)
+	s := n.show(t, id)
+	sent := s.Attempts[0].Signals
+	if s.Status != "CANCELED" || len(sent) != 3 || sent[0].Name != "TERM" || sent[1].Name != "TERM" || sent[2].Name != "KILL" {
+		t.Fatalf("got %+v; want CANCELED by TERM, TERM again and KILL", s)
+	}
+	if !sent[0].At.Before(crashed) || !sent[1].At.After(crashed) || sent[2].At.Sub(sent[1].At) < 1900*time.Millisecond {
+		t.Errorf("signals %+v; want TERM before and after %s, and KILL 2 s later", sent, crashed)
+	}
+	for _, one := range sent {
+		if one.Delivered == nil || !*one.Delivered || one.Reason != "CANCELED" {
+			t.Errorf("signal %+v, want one for CANCELED that arrived", one)
+		}
+	}
+}
+
 // G2, G7, G8: whatever the moment of the crash, no command starts twice and each run
 // ends with its own code. Only one that was being started at that moment may end
 // without: nobody can say whether its command ran, so it is never started again.

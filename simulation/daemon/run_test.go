@@ -31,8 +31,38 @@ type shown struct {
 		StartedAt   time.Time `json:"startedAt"`
 		EndedAt     time.Time `json:"endedAt"`
 		Signal      int       `json:"signal"`
+		Signals     []signal  `json:"signals"`
 		LogComplete bool      `json:"logComplete"`
 	} `json:"attempts"`
+}
+
+// signal is a stop signal that the engine sent.
+type signal struct {
+	Signal    int       `json:"signal"`
+	Name      string    `json:"name"`
+	At        time.Time `json:"at"`
+	Delivered *bool     `json:"delivered"`
+	Reason    string    `json:"reason"`
+}
+
+// wantTermAndKill asserts that an attempt was sent exactly these two, when, and that
+// both arrived.
+func wantTermAndKill(t *testing.T, s shown, reason string, term, kill time.Duration) {
+	t.Helper()
+	const tolerance = time.Second
+	sent := s.Attempts[0].Signals
+	if len(sent) != 2 || sent[0].Name != "TERM" || sent[1].Name != "KILL" {
+		t.Fatalf("signals %+v, want TERM and KILL", sent)
+	}
+	for i, want := range []time.Duration{term, kill} {
+		after := sent[i].At.Sub(s.Attempts[0].StartedAt)
+		if after < want-50*time.Millisecond || after > want+tolerance {
+			t.Errorf("%s was sent %s after the start, want %s", sent[i].Name, after, want)
+		}
+		if sent[i].Delivered == nil || !*sent[i].Delivered || sent[i].Reason != reason {
+			t.Errorf("signal %+v, want one for %s that arrived", sent[i], reason)
+		}
+	}
 }
 
 func (n *node) show(t *testing.T, id string) shown {
@@ -123,6 +153,7 @@ func TestTimeoutKillsACommandThatIgnoresTerm(t *testing.T) {
 	if s.ExitCode == nil || *s.ExitCode != 137 || s.Attempts[0].Signal != 9 {
 		t.Fatalf("exit code %v, attempts %+v; want 137 by signal 9", s.ExitCode, s.Attempts)
 	}
+	wantTermAndKill(t, s, "TIMEOUT", 5*time.Second, 8*time.Second)
 }
 
 // LOG-01: nothing of a short command's output is lost, and the log is complete in

@@ -647,12 +647,15 @@ type Attempt struct {
 	EndedAt   *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=ended_at,json=endedAt,proto3" json:"ended_at,omitempty"`
 	ExitCode  *int32                 `protobuf:"varint,5,opt,name=exit_code,json=exitCode,proto3,oneof" json:"exit_code,omitempty"`
 	// The signal that ended the command; 0 when none did.
-	Signal        int32  `protobuf:"varint,6,opt,name=signal,proto3" json:"signal,omitempty"`
-	OomKilled     bool   `protobuf:"varint,7,opt,name=oom_killed,json=oomKilled,proto3" json:"oom_killed,omitempty"`
-	Reason        Reason `protobuf:"varint,8,opt,name=reason,proto3,enum=errand.v1.Reason" json:"reason,omitempty"`
-	Message       string `protobuf:"bytes,9,opt,name=message,proto3" json:"message,omitempty"`
-	LogComplete   bool   `protobuf:"varint,10,opt,name=log_complete,json=logComplete,proto3" json:"log_complete,omitempty"`
-	Status        Status `protobuf:"varint,11,opt,name=status,proto3,enum=errand.v1.Status" json:"status,omitempty"`
+	Signal      int32  `protobuf:"varint,6,opt,name=signal,proto3" json:"signal,omitempty"`
+	OomKilled   bool   `protobuf:"varint,7,opt,name=oom_killed,json=oomKilled,proto3" json:"oom_killed,omitempty"`
+	Reason      Reason `protobuf:"varint,8,opt,name=reason,proto3,enum=errand.v1.Reason" json:"reason,omitempty"`
+	Message     string `protobuf:"bytes,9,opt,name=message,proto3" json:"message,omitempty"`
+	LogComplete bool   `protobuf:"varint,10,opt,name=log_complete,json=logComplete,proto3" json:"log_complete,omitempty"`
+	Status      Status `protobuf:"varint,11,opt,name=status,proto3,enum=errand.v1.Status" json:"status,omitempty"`
+	// The stop signals that the engine sent to the command, oldest first; at most 4.
+	// They are known when the attempt has ended.
+	Signals       []*SentSignal `protobuf:"bytes,12,rep,name=signals,proto3" json:"signals,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -764,6 +767,86 @@ func (x *Attempt) GetStatus() Status {
 	return Status_STATUS_UNSPECIFIED
 }
 
+func (x *Attempt) GetSignals() []*SentSignal {
+	if x != nil {
+		return x.Signals
+	}
+	return nil
+}
+
+// SentSignal is a stop signal that the engine sent to a command.
+type SentSignal struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// 15 for TERM, 9 for KILL.
+	Signal int32                  `protobuf:"varint,1,opt,name=signal,proto3" json:"signal,omitempty"`
+	At     *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=at,proto3" json:"at,omitempty"`
+	// Whether it reached the process; absent when that is not known.
+	Delivered *bool `protobuf:"varint,3,opt,name=delivered,proto3,oneof" json:"delivered,omitempty"`
+	// Why the command was stopped: CANCELED, TIMEOUT, START_DEADLINE, DRAINED or
+	// NODE_FENCED.
+	Reason        Reason `protobuf:"varint,4,opt,name=reason,proto3,enum=errand.v1.Reason" json:"reason,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SentSignal) Reset() {
+	*x = SentSignal{}
+	mi := &file_errand_v1_run_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SentSignal) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SentSignal) ProtoMessage() {}
+
+func (x *SentSignal) ProtoReflect() protoreflect.Message {
+	mi := &file_errand_v1_run_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SentSignal.ProtoReflect.Descriptor instead.
+func (*SentSignal) Descriptor() ([]byte, []int) {
+	return file_errand_v1_run_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *SentSignal) GetSignal() int32 {
+	if x != nil {
+		return x.Signal
+	}
+	return 0
+}
+
+func (x *SentSignal) GetAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.At
+	}
+	return nil
+}
+
+func (x *SentSignal) GetDelivered() bool {
+	if x != nil && x.Delivered != nil {
+		return *x.Delivered
+	}
+	return false
+}
+
+func (x *SentSignal) GetReason() Reason {
+	if x != nil {
+		return x.Reason
+	}
+	return Reason_REASON_UNSPECIFIED
+}
+
 type CreateRunRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Empty means "default".
@@ -781,7 +864,7 @@ type CreateRunRequest struct {
 
 func (x *CreateRunRequest) Reset() {
 	*x = CreateRunRequest{}
-	mi := &file_errand_v1_run_proto_msgTypes[3]
+	mi := &file_errand_v1_run_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -793,7 +876,7 @@ func (x *CreateRunRequest) String() string {
 func (*CreateRunRequest) ProtoMessage() {}
 
 func (x *CreateRunRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_errand_v1_run_proto_msgTypes[3]
+	mi := &file_errand_v1_run_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -806,7 +889,7 @@ func (x *CreateRunRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateRunRequest.ProtoReflect.Descriptor instead.
 func (*CreateRunRequest) Descriptor() ([]byte, []int) {
-	return file_errand_v1_run_proto_rawDescGZIP(), []int{3}
+	return file_errand_v1_run_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *CreateRunRequest) GetApp() string {
@@ -862,7 +945,7 @@ type CreateRunResponse struct {
 
 func (x *CreateRunResponse) Reset() {
 	*x = CreateRunResponse{}
-	mi := &file_errand_v1_run_proto_msgTypes[4]
+	mi := &file_errand_v1_run_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -874,7 +957,7 @@ func (x *CreateRunResponse) String() string {
 func (*CreateRunResponse) ProtoMessage() {}
 
 func (x *CreateRunResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_errand_v1_run_proto_msgTypes[4]
+	mi := &file_errand_v1_run_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -887,7 +970,7 @@ func (x *CreateRunResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateRunResponse.ProtoReflect.Descriptor instead.
 func (*CreateRunResponse) Descriptor() ([]byte, []int) {
-	return file_errand_v1_run_proto_rawDescGZIP(), []int{4}
+	return file_errand_v1_run_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *CreateRunResponse) GetRun() *Run {
@@ -913,7 +996,7 @@ type GetRunRequest struct {
 
 func (x *GetRunRequest) Reset() {
 	*x = GetRunRequest{}
-	mi := &file_errand_v1_run_proto_msgTypes[5]
+	mi := &file_errand_v1_run_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -925,7 +1008,7 @@ func (x *GetRunRequest) String() string {
 func (*GetRunRequest) ProtoMessage() {}
 
 func (x *GetRunRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_errand_v1_run_proto_msgTypes[5]
+	mi := &file_errand_v1_run_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -938,7 +1021,7 @@ func (x *GetRunRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetRunRequest.ProtoReflect.Descriptor instead.
 func (*GetRunRequest) Descriptor() ([]byte, []int) {
-	return file_errand_v1_run_proto_rawDescGZIP(), []int{5}
+	return file_errand_v1_run_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *GetRunRequest) GetId() string {
@@ -957,7 +1040,7 @@ type GetRunResponse struct {
 
 func (x *GetRunResponse) Reset() {
 	*x = GetRunResponse{}
-	mi := &file_errand_v1_run_proto_msgTypes[6]
+	mi := &file_errand_v1_run_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -969,7 +1052,7 @@ func (x *GetRunResponse) String() string {
 func (*GetRunResponse) ProtoMessage() {}
 
 func (x *GetRunResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_errand_v1_run_proto_msgTypes[6]
+	mi := &file_errand_v1_run_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -982,7 +1065,7 @@ func (x *GetRunResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetRunResponse.ProtoReflect.Descriptor instead.
 func (*GetRunResponse) Descriptor() ([]byte, []int) {
-	return file_errand_v1_run_proto_rawDescGZIP(), []int{6}
+	return file_errand_v1_run_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *GetRunResponse) GetRun() *Run {
@@ -1011,7 +1094,7 @@ type ListRunsRequest struct {
 
 func (x *ListRunsRequest) Reset() {
 	*x = ListRunsRequest{}
-	mi := &file_errand_v1_run_proto_msgTypes[7]
+	mi := &file_errand_v1_run_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1023,7 +1106,7 @@ func (x *ListRunsRequest) String() string {
 func (*ListRunsRequest) ProtoMessage() {}
 
 func (x *ListRunsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_errand_v1_run_proto_msgTypes[7]
+	mi := &file_errand_v1_run_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1036,7 +1119,7 @@ func (x *ListRunsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListRunsRequest.ProtoReflect.Descriptor instead.
 func (*ListRunsRequest) Descriptor() ([]byte, []int) {
-	return file_errand_v1_run_proto_rawDescGZIP(), []int{7}
+	return file_errand_v1_run_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *ListRunsRequest) GetApp() string {
@@ -1092,7 +1175,7 @@ type ListRunsResponse struct {
 
 func (x *ListRunsResponse) Reset() {
 	*x = ListRunsResponse{}
-	mi := &file_errand_v1_run_proto_msgTypes[8]
+	mi := &file_errand_v1_run_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1104,7 +1187,7 @@ func (x *ListRunsResponse) String() string {
 func (*ListRunsResponse) ProtoMessage() {}
 
 func (x *ListRunsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_errand_v1_run_proto_msgTypes[8]
+	mi := &file_errand_v1_run_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1117,7 +1200,7 @@ func (x *ListRunsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListRunsResponse.ProtoReflect.Descriptor instead.
 func (*ListRunsResponse) Descriptor() ([]byte, []int) {
-	return file_errand_v1_run_proto_rawDescGZIP(), []int{8}
+	return file_errand_v1_run_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *ListRunsResponse) GetRuns() []*Run {
@@ -1143,7 +1226,7 @@ type WatchRunRequest struct {
 
 func (x *WatchRunRequest) Reset() {
 	*x = WatchRunRequest{}
-	mi := &file_errand_v1_run_proto_msgTypes[9]
+	mi := &file_errand_v1_run_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1155,7 +1238,7 @@ func (x *WatchRunRequest) String() string {
 func (*WatchRunRequest) ProtoMessage() {}
 
 func (x *WatchRunRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_errand_v1_run_proto_msgTypes[9]
+	mi := &file_errand_v1_run_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1168,7 +1251,7 @@ func (x *WatchRunRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchRunRequest.ProtoReflect.Descriptor instead.
 func (*WatchRunRequest) Descriptor() ([]byte, []int) {
-	return file_errand_v1_run_proto_rawDescGZIP(), []int{9}
+	return file_errand_v1_run_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *WatchRunRequest) GetId() string {
@@ -1187,7 +1270,7 @@ type WatchRunResponse struct {
 
 func (x *WatchRunResponse) Reset() {
 	*x = WatchRunResponse{}
-	mi := &file_errand_v1_run_proto_msgTypes[10]
+	mi := &file_errand_v1_run_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1199,7 +1282,7 @@ func (x *WatchRunResponse) String() string {
 func (*WatchRunResponse) ProtoMessage() {}
 
 func (x *WatchRunResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_errand_v1_run_proto_msgTypes[10]
+	mi := &file_errand_v1_run_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1212,7 +1295,7 @@ func (x *WatchRunResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchRunResponse.ProtoReflect.Descriptor instead.
 func (*WatchRunResponse) Descriptor() ([]byte, []int) {
-	return file_errand_v1_run_proto_rawDescGZIP(), []int{10}
+	return file_errand_v1_run_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *WatchRunResponse) GetRun() *Run {
@@ -1236,7 +1319,7 @@ type CancelRunRequest struct {
 
 func (x *CancelRunRequest) Reset() {
 	*x = CancelRunRequest{}
-	mi := &file_errand_v1_run_proto_msgTypes[11]
+	mi := &file_errand_v1_run_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1248,7 +1331,7 @@ func (x *CancelRunRequest) String() string {
 func (*CancelRunRequest) ProtoMessage() {}
 
 func (x *CancelRunRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_errand_v1_run_proto_msgTypes[11]
+	mi := &file_errand_v1_run_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1261,7 +1344,7 @@ func (x *CancelRunRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CancelRunRequest.ProtoReflect.Descriptor instead.
 func (*CancelRunRequest) Descriptor() ([]byte, []int) {
-	return file_errand_v1_run_proto_rawDescGZIP(), []int{11}
+	return file_errand_v1_run_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *CancelRunRequest) GetId() string {
@@ -1294,7 +1377,7 @@ type CancelRunResponse struct {
 
 func (x *CancelRunResponse) Reset() {
 	*x = CancelRunResponse{}
-	mi := &file_errand_v1_run_proto_msgTypes[12]
+	mi := &file_errand_v1_run_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1306,7 +1389,7 @@ func (x *CancelRunResponse) String() string {
 func (*CancelRunResponse) ProtoMessage() {}
 
 func (x *CancelRunResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_errand_v1_run_proto_msgTypes[12]
+	mi := &file_errand_v1_run_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1319,7 +1402,7 @@ func (x *CancelRunResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CancelRunResponse.ProtoReflect.Descriptor instead.
 func (*CancelRunResponse) Descriptor() ([]byte, []int) {
-	return file_errand_v1_run_proto_rawDescGZIP(), []int{12}
+	return file_errand_v1_run_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *CancelRunResponse) GetRun() *Run {
@@ -1348,7 +1431,7 @@ type LogsRequest struct {
 
 func (x *LogsRequest) Reset() {
 	*x = LogsRequest{}
-	mi := &file_errand_v1_run_proto_msgTypes[13]
+	mi := &file_errand_v1_run_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1360,7 +1443,7 @@ func (x *LogsRequest) String() string {
 func (*LogsRequest) ProtoMessage() {}
 
 func (x *LogsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_errand_v1_run_proto_msgTypes[13]
+	mi := &file_errand_v1_run_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1373,7 +1456,7 @@ func (x *LogsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LogsRequest.ProtoReflect.Descriptor instead.
 func (*LogsRequest) Descriptor() ([]byte, []int) {
-	return file_errand_v1_run_proto_rawDescGZIP(), []int{13}
+	return file_errand_v1_run_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *LogsRequest) GetId() string {
@@ -1431,7 +1514,7 @@ type LogsResponse struct {
 
 func (x *LogsResponse) Reset() {
 	*x = LogsResponse{}
-	mi := &file_errand_v1_run_proto_msgTypes[14]
+	mi := &file_errand_v1_run_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1443,7 +1526,7 @@ func (x *LogsResponse) String() string {
 func (*LogsResponse) ProtoMessage() {}
 
 func (x *LogsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_errand_v1_run_proto_msgTypes[14]
+	mi := &file_errand_v1_run_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1456,7 +1539,7 @@ func (x *LogsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LogsResponse.ProtoReflect.Descriptor instead.
 func (*LogsResponse) Descriptor() ([]byte, []int) {
-	return file_errand_v1_run_proto_rawDescGZIP(), []int{14}
+	return file_errand_v1_run_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *LogsResponse) GetChunks() []*LogChunk {
@@ -1499,7 +1582,7 @@ type LogChunk struct {
 
 func (x *LogChunk) Reset() {
 	*x = LogChunk{}
-	mi := &file_errand_v1_run_proto_msgTypes[15]
+	mi := &file_errand_v1_run_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1511,7 +1594,7 @@ func (x *LogChunk) String() string {
 func (*LogChunk) ProtoMessage() {}
 
 func (x *LogChunk) ProtoReflect() protoreflect.Message {
-	mi := &file_errand_v1_run_proto_msgTypes[15]
+	mi := &file_errand_v1_run_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1524,7 +1607,7 @@ func (x *LogChunk) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LogChunk.ProtoReflect.Descriptor instead.
 func (*LogChunk) Descriptor() ([]byte, []int) {
-	return file_errand_v1_run_proto_rawDescGZIP(), []int{15}
+	return file_errand_v1_run_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *LogChunk) GetStream() Stream {
@@ -1575,7 +1658,7 @@ type LogEnd struct {
 
 func (x *LogEnd) Reset() {
 	*x = LogEnd{}
-	mi := &file_errand_v1_run_proto_msgTypes[16]
+	mi := &file_errand_v1_run_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1587,7 +1670,7 @@ func (x *LogEnd) String() string {
 func (*LogEnd) ProtoMessage() {}
 
 func (x *LogEnd) ProtoReflect() protoreflect.Message {
-	mi := &file_errand_v1_run_proto_msgTypes[16]
+	mi := &file_errand_v1_run_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1600,7 +1683,7 @@ func (x *LogEnd) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LogEnd.ProtoReflect.Descriptor instead.
 func (*LogEnd) Descriptor() ([]byte, []int) {
-	return file_errand_v1_run_proto_rawDescGZIP(), []int{16}
+	return file_errand_v1_run_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *LogEnd) GetComplete() bool {
@@ -1628,7 +1711,7 @@ type WaitRunRequest struct {
 
 func (x *WaitRunRequest) Reset() {
 	*x = WaitRunRequest{}
-	mi := &file_errand_v1_run_proto_msgTypes[17]
+	mi := &file_errand_v1_run_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1640,7 +1723,7 @@ func (x *WaitRunRequest) String() string {
 func (*WaitRunRequest) ProtoMessage() {}
 
 func (x *WaitRunRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_errand_v1_run_proto_msgTypes[17]
+	mi := &file_errand_v1_run_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1653,7 +1736,7 @@ func (x *WaitRunRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WaitRunRequest.ProtoReflect.Descriptor instead.
 func (*WaitRunRequest) Descriptor() ([]byte, []int) {
-	return file_errand_v1_run_proto_rawDescGZIP(), []int{17}
+	return file_errand_v1_run_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *WaitRunRequest) GetId() string {
@@ -1681,7 +1764,7 @@ type WaitRunResponse struct {
 
 func (x *WaitRunResponse) Reset() {
 	*x = WaitRunResponse{}
-	mi := &file_errand_v1_run_proto_msgTypes[18]
+	mi := &file_errand_v1_run_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1693,7 +1776,7 @@ func (x *WaitRunResponse) String() string {
 func (*WaitRunResponse) ProtoMessage() {}
 
 func (x *WaitRunResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_errand_v1_run_proto_msgTypes[18]
+	mi := &file_errand_v1_run_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1706,7 +1789,7 @@ func (x *WaitRunResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WaitRunResponse.ProtoReflect.Descriptor instead.
 func (*WaitRunResponse) Descriptor() ([]byte, []int) {
-	return file_errand_v1_run_proto_rawDescGZIP(), []int{18}
+	return file_errand_v1_run_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *WaitRunResponse) GetRun() *Run {
@@ -1776,7 +1859,7 @@ const file_errand_v1_run_proto_rawDesc = "" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01B\f\n" +
 	"\n" +
-	"_exit_code\"\xa1\x03\n" +
+	"_exit_code\"\xd2\x03\n" +
 	"\aAttempt\x12\x16\n" +
 	"\x06number\x18\x01 \x01(\x05R\x06number\x12\x12\n" +
 	"\x04node\x18\x02 \x01(\tR\x04node\x129\n" +
@@ -1791,9 +1874,18 @@ const file_errand_v1_run_proto_rawDesc = "" +
 	"\amessage\x18\t \x01(\tR\amessage\x12!\n" +
 	"\flog_complete\x18\n" +
 	" \x01(\bR\vlogComplete\x12)\n" +
-	"\x06status\x18\v \x01(\x0e2\x11.errand.v1.StatusR\x06statusB\f\n" +
+	"\x06status\x18\v \x01(\x0e2\x11.errand.v1.StatusR\x06status\x12/\n" +
+	"\asignals\x18\f \x03(\v2\x15.errand.v1.SentSignalR\asignalsB\f\n" +
 	"\n" +
-	"_exit_code\"\xb3\x02\n" +
+	"_exit_code\"\xac\x01\n" +
+	"\n" +
+	"SentSignal\x12\x16\n" +
+	"\x06signal\x18\x01 \x01(\x05R\x06signal\x12*\n" +
+	"\x02at\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x02at\x12!\n" +
+	"\tdelivered\x18\x03 \x01(\bH\x00R\tdelivered\x88\x01\x01\x12)\n" +
+	"\x06reason\x18\x04 \x01(\x0e2\x11.errand.v1.ReasonR\x06reasonB\f\n" +
+	"\n" +
+	"_delivered\"\xb3\x02\n" +
 	"\x10CreateRunRequest\x12\x10\n" +
 	"\x03app\x18\x01 \x01(\tR\x03app\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12?\n" +
@@ -1926,7 +2018,7 @@ func file_errand_v1_run_proto_rawDescGZIP() []byte {
 }
 
 var file_errand_v1_run_proto_enumTypes = make([]protoimpl.EnumInfo, 4)
-var file_errand_v1_run_proto_msgTypes = make([]protoimpl.MessageInfo, 23)
+var file_errand_v1_run_proto_msgTypes = make([]protoimpl.MessageInfo, 24)
 var file_errand_v1_run_proto_goTypes = []any{
 	(Status)(0),                   // 0: errand.v1.Status
 	(Reason)(0),                   // 1: errand.v1.Reason
@@ -1935,85 +2027,89 @@ var file_errand_v1_run_proto_goTypes = []any{
 	(*RunSpec)(nil),               // 4: errand.v1.RunSpec
 	(*Run)(nil),                   // 5: errand.v1.Run
 	(*Attempt)(nil),               // 6: errand.v1.Attempt
-	(*CreateRunRequest)(nil),      // 7: errand.v1.CreateRunRequest
-	(*CreateRunResponse)(nil),     // 8: errand.v1.CreateRunResponse
-	(*GetRunRequest)(nil),         // 9: errand.v1.GetRunRequest
-	(*GetRunResponse)(nil),        // 10: errand.v1.GetRunResponse
-	(*ListRunsRequest)(nil),       // 11: errand.v1.ListRunsRequest
-	(*ListRunsResponse)(nil),      // 12: errand.v1.ListRunsResponse
-	(*WatchRunRequest)(nil),       // 13: errand.v1.WatchRunRequest
-	(*WatchRunResponse)(nil),      // 14: errand.v1.WatchRunResponse
-	(*CancelRunRequest)(nil),      // 15: errand.v1.CancelRunRequest
-	(*CancelRunResponse)(nil),     // 16: errand.v1.CancelRunResponse
-	(*LogsRequest)(nil),           // 17: errand.v1.LogsRequest
-	(*LogsResponse)(nil),          // 18: errand.v1.LogsResponse
-	(*LogChunk)(nil),              // 19: errand.v1.LogChunk
-	(*LogEnd)(nil),                // 20: errand.v1.LogEnd
-	(*WaitRunRequest)(nil),        // 21: errand.v1.WaitRunRequest
-	(*WaitRunResponse)(nil),       // 22: errand.v1.WaitRunResponse
-	nil,                           // 23: errand.v1.RunSpec.EnvEntry
-	nil,                           // 24: errand.v1.Run.LabelsEntry
-	nil,                           // 25: errand.v1.CreateRunRequest.LabelsEntry
-	nil,                           // 26: errand.v1.ListRunsRequest.LabelsEntry
-	(*durationpb.Duration)(nil),   // 27: google.protobuf.Duration
-	(*timestamppb.Timestamp)(nil), // 28: google.protobuf.Timestamp
+	(*SentSignal)(nil),            // 7: errand.v1.SentSignal
+	(*CreateRunRequest)(nil),      // 8: errand.v1.CreateRunRequest
+	(*CreateRunResponse)(nil),     // 9: errand.v1.CreateRunResponse
+	(*GetRunRequest)(nil),         // 10: errand.v1.GetRunRequest
+	(*GetRunResponse)(nil),        // 11: errand.v1.GetRunResponse
+	(*ListRunsRequest)(nil),       // 12: errand.v1.ListRunsRequest
+	(*ListRunsResponse)(nil),      // 13: errand.v1.ListRunsResponse
+	(*WatchRunRequest)(nil),       // 14: errand.v1.WatchRunRequest
+	(*WatchRunResponse)(nil),      // 15: errand.v1.WatchRunResponse
+	(*CancelRunRequest)(nil),      // 16: errand.v1.CancelRunRequest
+	(*CancelRunResponse)(nil),     // 17: errand.v1.CancelRunResponse
+	(*LogsRequest)(nil),           // 18: errand.v1.LogsRequest
+	(*LogsResponse)(nil),          // 19: errand.v1.LogsResponse
+	(*LogChunk)(nil),              // 20: errand.v1.LogChunk
+	(*LogEnd)(nil),                // 21: errand.v1.LogEnd
+	(*WaitRunRequest)(nil),        // 22: errand.v1.WaitRunRequest
+	(*WaitRunResponse)(nil),       // 23: errand.v1.WaitRunResponse
+	nil,                           // 24: errand.v1.RunSpec.EnvEntry
+	nil,                           // 25: errand.v1.Run.LabelsEntry
+	nil,                           // 26: errand.v1.CreateRunRequest.LabelsEntry
+	nil,                           // 27: errand.v1.ListRunsRequest.LabelsEntry
+	(*durationpb.Duration)(nil),   // 28: google.protobuf.Duration
+	(*timestamppb.Timestamp)(nil), // 29: google.protobuf.Timestamp
 }
 var file_errand_v1_run_proto_depIdxs = []int32{
-	23, // 0: errand.v1.RunSpec.env:type_name -> errand.v1.RunSpec.EnvEntry
-	27, // 1: errand.v1.RunSpec.timeout:type_name -> google.protobuf.Duration
-	27, // 2: errand.v1.RunSpec.start_deadline:type_name -> google.protobuf.Duration
-	27, // 3: errand.v1.RunSpec.stop_grace:type_name -> google.protobuf.Duration
-	24, // 4: errand.v1.Run.labels:type_name -> errand.v1.Run.LabelsEntry
+	24, // 0: errand.v1.RunSpec.env:type_name -> errand.v1.RunSpec.EnvEntry
+	28, // 1: errand.v1.RunSpec.timeout:type_name -> google.protobuf.Duration
+	28, // 2: errand.v1.RunSpec.start_deadline:type_name -> google.protobuf.Duration
+	28, // 3: errand.v1.RunSpec.stop_grace:type_name -> google.protobuf.Duration
+	25, // 4: errand.v1.Run.labels:type_name -> errand.v1.Run.LabelsEntry
 	2,  // 5: errand.v1.Run.trigger:type_name -> errand.v1.Trigger
 	4,  // 6: errand.v1.Run.spec:type_name -> errand.v1.RunSpec
 	0,  // 7: errand.v1.Run.status:type_name -> errand.v1.Status
 	1,  // 8: errand.v1.Run.reason:type_name -> errand.v1.Reason
-	28, // 9: errand.v1.Run.created_at:type_name -> google.protobuf.Timestamp
-	28, // 10: errand.v1.Run.queued_at:type_name -> google.protobuf.Timestamp
-	28, // 11: errand.v1.Run.started_at:type_name -> google.protobuf.Timestamp
-	28, // 12: errand.v1.Run.ended_at:type_name -> google.protobuf.Timestamp
+	29, // 9: errand.v1.Run.created_at:type_name -> google.protobuf.Timestamp
+	29, // 10: errand.v1.Run.queued_at:type_name -> google.protobuf.Timestamp
+	29, // 11: errand.v1.Run.started_at:type_name -> google.protobuf.Timestamp
+	29, // 12: errand.v1.Run.ended_at:type_name -> google.protobuf.Timestamp
 	6,  // 13: errand.v1.Run.attempts:type_name -> errand.v1.Attempt
 	1,  // 14: errand.v1.Run.stopping:type_name -> errand.v1.Reason
-	28, // 15: errand.v1.Attempt.started_at:type_name -> google.protobuf.Timestamp
-	28, // 16: errand.v1.Attempt.ended_at:type_name -> google.protobuf.Timestamp
+	29, // 15: errand.v1.Attempt.started_at:type_name -> google.protobuf.Timestamp
+	29, // 16: errand.v1.Attempt.ended_at:type_name -> google.protobuf.Timestamp
 	1,  // 17: errand.v1.Attempt.reason:type_name -> errand.v1.Reason
 	0,  // 18: errand.v1.Attempt.status:type_name -> errand.v1.Status
-	25, // 19: errand.v1.CreateRunRequest.labels:type_name -> errand.v1.CreateRunRequest.LabelsEntry
-	2,  // 20: errand.v1.CreateRunRequest.trigger:type_name -> errand.v1.Trigger
-	4,  // 21: errand.v1.CreateRunRequest.spec:type_name -> errand.v1.RunSpec
-	5,  // 22: errand.v1.CreateRunResponse.run:type_name -> errand.v1.Run
-	5,  // 23: errand.v1.GetRunResponse.run:type_name -> errand.v1.Run
-	0,  // 24: errand.v1.ListRunsRequest.statuses:type_name -> errand.v1.Status
-	26, // 25: errand.v1.ListRunsRequest.labels:type_name -> errand.v1.ListRunsRequest.LabelsEntry
-	5,  // 26: errand.v1.ListRunsResponse.runs:type_name -> errand.v1.Run
-	5,  // 27: errand.v1.WatchRunResponse.run:type_name -> errand.v1.Run
-	5,  // 28: errand.v1.CancelRunResponse.run:type_name -> errand.v1.Run
-	28, // 29: errand.v1.LogsRequest.since:type_name -> google.protobuf.Timestamp
-	19, // 30: errand.v1.LogsResponse.chunks:type_name -> errand.v1.LogChunk
-	20, // 31: errand.v1.LogsResponse.end:type_name -> errand.v1.LogEnd
-	3,  // 32: errand.v1.LogChunk.stream:type_name -> errand.v1.Stream
-	28, // 33: errand.v1.LogChunk.at:type_name -> google.protobuf.Timestamp
-	27, // 34: errand.v1.WaitRunRequest.timeout:type_name -> google.protobuf.Duration
-	5,  // 35: errand.v1.WaitRunResponse.run:type_name -> errand.v1.Run
-	7,  // 36: errand.v1.RunService.Create:input_type -> errand.v1.CreateRunRequest
-	9,  // 37: errand.v1.RunService.Get:input_type -> errand.v1.GetRunRequest
-	11, // 38: errand.v1.RunService.List:input_type -> errand.v1.ListRunsRequest
-	13, // 39: errand.v1.RunService.Watch:input_type -> errand.v1.WatchRunRequest
-	15, // 40: errand.v1.RunService.Cancel:input_type -> errand.v1.CancelRunRequest
-	17, // 41: errand.v1.RunService.Logs:input_type -> errand.v1.LogsRequest
-	21, // 42: errand.v1.RunService.Wait:input_type -> errand.v1.WaitRunRequest
-	8,  // 43: errand.v1.RunService.Create:output_type -> errand.v1.CreateRunResponse
-	10, // 44: errand.v1.RunService.Get:output_type -> errand.v1.GetRunResponse
-	12, // 45: errand.v1.RunService.List:output_type -> errand.v1.ListRunsResponse
-	14, // 46: errand.v1.RunService.Watch:output_type -> errand.v1.WatchRunResponse
-	16, // 47: errand.v1.RunService.Cancel:output_type -> errand.v1.CancelRunResponse
-	18, // 48: errand.v1.RunService.Logs:output_type -> errand.v1.LogsResponse
-	22, // 49: errand.v1.RunService.Wait:output_type -> errand.v1.WaitRunResponse
-	43, // [43:50] is the sub-list for method output_type
-	36, // [36:43] is the sub-list for method input_type
-	36, // [36:36] is the sub-list for extension type_name
-	36, // [36:36] is the sub-list for extension extendee
-	0,  // [0:36] is the sub-list for field type_name
+	7,  // 19: errand.v1.Attempt.signals:type_name -> errand.v1.SentSignal
+	29, // 20: errand.v1.SentSignal.at:type_name -> google.protobuf.Timestamp
+	1,  // 21: errand.v1.SentSignal.reason:type_name -> errand.v1.Reason
+	26, // 22: errand.v1.CreateRunRequest.labels:type_name -> errand.v1.CreateRunRequest.LabelsEntry
+	2,  // 23: errand.v1.CreateRunRequest.trigger:type_name -> errand.v1.Trigger
+	4,  // 24: errand.v1.CreateRunRequest.spec:type_name -> errand.v1.RunSpec
+	5,  // 25: errand.v1.CreateRunResponse.run:type_name -> errand.v1.Run
+	5,  // 26: errand.v1.GetRunResponse.run:type_name -> errand.v1.Run
+	0,  // 27: errand.v1.ListRunsRequest.statuses:type_name -> errand.v1.Status
+	27, // 28: errand.v1.ListRunsRequest.labels:type_name -> errand.v1.ListRunsRequest.LabelsEntry
+	5,  // 29: errand.v1.ListRunsResponse.runs:type_name -> errand.v1.Run
+	5,  // 30: errand.v1.WatchRunResponse.run:type_name -> errand.v1.Run
+	5,  // 31: errand.v1.CancelRunResponse.run:type_name -> errand.v1.Run
+	29, // 32: errand.v1.LogsRequest.since:type_name -> google.protobuf.Timestamp
+	20, // 33: errand.v1.LogsResponse.chunks:type_name -> errand.v1.LogChunk
+	21, // 34: errand.v1.LogsResponse.end:type_name -> errand.v1.LogEnd
+	3,  // 35: errand.v1.LogChunk.stream:type_name -> errand.v1.Stream
+	29, // 36: errand.v1.LogChunk.at:type_name -> google.protobuf.Timestamp
+	28, // 37: errand.v1.WaitRunRequest.timeout:type_name -> google.protobuf.Duration
+	5,  // 38: errand.v1.WaitRunResponse.run:type_name -> errand.v1.Run
+	8,  // 39: errand.v1.RunService.Create:input_type -> errand.v1.CreateRunRequest
+	10, // 40: errand.v1.RunService.Get:input_type -> errand.v1.GetRunRequest
+	12, // 41: errand.v1.RunService.List:input_type -> errand.v1.ListRunsRequest
+	14, // 42: errand.v1.RunService.Watch:input_type -> errand.v1.WatchRunRequest
+	16, // 43: errand.v1.RunService.Cancel:input_type -> errand.v1.CancelRunRequest
+	18, // 44: errand.v1.RunService.Logs:input_type -> errand.v1.LogsRequest
+	22, // 45: errand.v1.RunService.Wait:input_type -> errand.v1.WaitRunRequest
+	9,  // 46: errand.v1.RunService.Create:output_type -> errand.v1.CreateRunResponse
+	11, // 47: errand.v1.RunService.Get:output_type -> errand.v1.GetRunResponse
+	13, // 48: errand.v1.RunService.List:output_type -> errand.v1.ListRunsResponse
+	15, // 49: errand.v1.RunService.Watch:output_type -> errand.v1.WatchRunResponse
+	17, // 50: errand.v1.RunService.Cancel:output_type -> errand.v1.CancelRunResponse
+	19, // 51: errand.v1.RunService.Logs:output_type -> errand.v1.LogsResponse
+	23, // 52: errand.v1.RunService.Wait:output_type -> errand.v1.WaitRunResponse
+	46, // [46:53] is the sub-list for method output_type
+	39, // [39:46] is the sub-list for method input_type
+	39, // [39:39] is the sub-list for extension type_name
+	39, // [39:39] is the sub-list for extension extendee
+	0,  // [0:39] is the sub-list for field type_name
 }
 
 func init() { file_errand_v1_run_proto_init() }
@@ -2023,13 +2119,14 @@ func file_errand_v1_run_proto_init() {
 	}
 	file_errand_v1_run_proto_msgTypes[1].OneofWrappers = []any{}
 	file_errand_v1_run_proto_msgTypes[2].OneofWrappers = []any{}
+	file_errand_v1_run_proto_msgTypes[3].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_errand_v1_run_proto_rawDesc), len(file_errand_v1_run_proto_rawDesc)),
 			NumEnums:      4,
-			NumMessages:   23,
+			NumMessages:   24,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

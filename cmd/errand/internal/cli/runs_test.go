@@ -89,6 +89,56 @@ func goldenRuns() []*errandv1.Run {
 	}
 }
 
+// stoppedRun has an attempt of each kind of stop: one that took TERM and KILL, one
+// whose signals are not all known to have arrived.
+func stoppedRun() *errandv1.Run {
+	code := int32(137)
+	sent := func(signal int32, ago time.Duration, reason errandv1.Reason, delivered *bool) *errandv1.SentSignal {
+		return &errandv1.SentSignal{Signal: signal, At: before(ago), Reason: reason, Delivered: delivered}
+	}
+	attempt := func(number int32, reason errandv1.Reason, signals ...*errandv1.SentSignal) *errandv1.Attempt {
+		return &errandv1.Attempt{
+			Number: number, Node: "n1", StartedAt: before(time.Hour), EndedAt: before(time.Hour - 8*time.Second), ExitCode: &code, Signal: 9,
+			Reason: reason, Status: errandv1.Status_STATUS_TIMED_OUT, LogComplete: true, Signals: signals,
+		}
+	}
+	yes, no := true, false
+	return &errandv1.Run{
+		Id: "r.stopped.ffff6666", App: "stopped", Trigger: errandv1.Trigger_TRIGGER_MANUAL, Spec: &errandv1.RunSpec{Driver: "process", Command: []string{"sleep", "60"}},
+		Status: errandv1.Status_STATUS_TIMED_OUT, Reason: errandv1.Reason_REASON_TIMEOUT, Message: "the timeout of 5s has passed",
+		CreatedAt: before(time.Hour), QueuedAt: before(time.Hour), StartedAt: before(time.Hour), EndedAt: before(time.Hour - 8*time.Second), ExitCode: &code,
+		Attempts: []*errandv1.Attempt{
+			attempt(1, errandv1.Reason_REASON_DRAINED,
+				sent(15, time.Hour-time.Second, errandv1.Reason_REASON_DRAINED, nil), sent(15, time.Hour-2*time.Second, errandv1.Reason_REASON_TIMEOUT, &no),
+				sent(9, time.Hour-3*time.Second, errandv1.Reason_REASON_TIMEOUT, nil), sent(99, time.Hour-3*time.Second, errandv1.Reason_REASON_UNSPECIFIED, &yes)),
+			attempt(2, errandv1.Reason_REASON_TIMEOUT,
+				sent(15, time.Hour-5*time.Second, errandv1.Reason_REASON_TIMEOUT, &yes), sent(9, time.Hour-8*time.Second-3*time.Millisecond, errandv1.Reason_REASON_TIMEOUT, &yes)),
+		},
+	}
+}
+
+// stoppedServer is apart from the list, whose output is a golden file of its own.
+func stoppedServer(t *testing.T) *invocation {
+	s := startFake(t, nil)
+	s.Add(stoppedRun())
+	i := newInvocation(t, s.URL())
+	i.now = goldenNow
+	return i
+}
+
+func TestShowSaysWhichStopSignalsWereSent(t *testing.T) {
+	i := stoppedServer(t)
+	for _, format := range []string{"table", "json", "yaml"} {
+		t.Run(format, func(t *testing.T) {
+			got := i.run("show", "r.stopped", "-o", format)
+			if got.code != 0 || got.stderr != "" {
+				t.Fatalf("%+v", got)
+			}
+			golden(t, "show-stopped."+format, got.stdout)
+		})
+	}
+}
+
 func goldenServer(t *testing.T) *invocation {
 	s := startFake(t, func(s *fakeapi.Server) {
 		s.Nodes = []*errandv1.Node{{

@@ -49,8 +49,55 @@ func (a *app) show(ctx context.Context, id string) error {
 		if _, err := fmt.Fprintln(a.stdout); err != nil {
 			return err
 		}
-		return writeTable(a.stdout, a.style(), attemptsHeader, a.attemptRows(view))
+		if err := writeTable(a.stdout, a.style(), attemptsHeader, a.attemptRows(view)); err != nil {
+			return err
+		}
+		return a.writeSignals(view)
 	})
+}
+
+// writeSignals writes the stop signals of each attempt that was sent one.
+func (a *app) writeSignals(view runView) error {
+	var lines strings.Builder
+	for _, attempt := range view.Attempts {
+		if len(attempt.Signals) > 0 {
+			fmt.Fprintf(&lines, "Signals of attempt %d: %s\n", attempt.Number, signalsText(attempt.Signals))
+		}
+	}
+	if lines.Len() == 0 {
+		return nil
+	}
+	_, err := io.WriteString(a.stdout, "\n"+lines.String())
+	return err
+}
+
+// signalsText says which signals were sent, when, and why where that differs from
+// the one before. One that is known to have reached the process needs no word.
+func signalsText(signals []sentSignalView) string {
+	var texts []string
+	reason := ""
+	for _, sent := range signals {
+		text := sent.Name
+		if sent.At != nil {
+			text += " at " + sent.At.Format(time.RFC3339)
+		}
+		var notes []string
+		if sent.Reason != "" && sent.Reason != reason {
+			notes = append(notes, sent.Reason)
+		}
+		reason = sent.Reason
+		switch {
+		case sent.Delivered == nil:
+			notes = append(notes, "not known whether it reached the command")
+		case !*sent.Delivered:
+			notes = append(notes, "did not reach the command")
+		}
+		if len(notes) > 0 {
+			text += " (" + strings.Join(notes, "; ") + ")"
+		}
+		texts = append(texts, text)
+	}
+	return strings.Join(texts, ", ")
 }
 
 var attemptsHeader = []string{"ATTEMPT", "NODE", "STATUS", "REASON", "EXIT", "SIGNAL", "STARTED", "RAN", "LOG"}

@@ -2,9 +2,12 @@ package cli
 
 import (
 	"sort"
+	"strconv"
 	"strings"
+	"syscall"
 	"time"
 
+	"golang.org/x/sys/unix"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	errandv1 "github.com/errand-run/errand/messages/errand/v1"
@@ -48,6 +51,17 @@ type attemptView struct {
 	Reason      string     `json:"reason"`
 	Message     string     `json:"message,omitempty"`
 	LogComplete bool       `json:"logComplete"`
+	// Signals are the stop signals that the engine sent, absent when it sent none.
+	Signals []sentSignalView `json:"signals,omitempty"`
+}
+
+type sentSignalView struct {
+	Signal int32      `json:"signal"`
+	Name   string     `json:"name"`
+	At     *time.Time `json:"at,omitempty"`
+	// Delivered is absent when it is not known.
+	Delivered *bool  `json:"delivered,omitempty"`
+	Reason    string `json:"reason"`
 }
 
 // specView is what was asked for. Of the environment it has the names only: the
@@ -98,9 +112,29 @@ func viewRun(run *errandv1.Run) runView {
 			Reason:      reasonWord(attempt.GetReason()),
 			Message:     attempt.GetMessage(),
 			LogComplete: attempt.GetLogComplete(),
+			Signals:     viewSignals(attempt.GetSignals()),
 		})
 	}
 	return view
+}
+
+func viewSignals(signals []*errandv1.SentSignal) []sentSignalView {
+	var views []sentSignalView
+	for _, sent := range signals {
+		views = append(views, sentSignalView{
+			Signal: sent.GetSignal(), Name: signalName(sent.GetSignal()), At: instant(sent.GetAt()),
+			Delivered: sent.Delivered, Reason: reasonWord(sent.GetReason()),
+		})
+	}
+	return views
+}
+
+// signalName is a signal's name without its SIG, and its number if it has none.
+func signalName(number int32) string {
+	if name := unix.SignalName(syscall.Signal(number)); name != "" {
+		return strings.TrimPrefix(name, "SIG")
+	}
+	return strconv.Itoa(int(number))
 }
 
 func viewRuns(runs []*errandv1.Run) []runView {

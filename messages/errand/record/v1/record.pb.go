@@ -1079,7 +1079,9 @@ type Attempt struct {
 	LogComplete bool                   `protobuf:"varint,11,opt,name=log_complete,json=logComplete,proto3" json:"log_complete,omitempty"`
 	Status      Status                 `protobuf:"varint,12,opt,name=status,proto3,enum=errand.record.v1.Status" json:"status,omitempty"`
 	// Something had to be killed after the main process had ended.
-	Leftover      bool `protobuf:"varint,13,opt,name=leftover,proto3" json:"leftover,omitempty"`
+	Leftover bool `protobuf:"varint,13,opt,name=leftover,proto3" json:"leftover,omitempty"`
+	// The stop signals that the engine sent, oldest first.
+	Signals       []*SentSignal `protobuf:"bytes,14,rep,name=signals,proto3" json:"signals,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1203,6 +1205,13 @@ func (x *Attempt) GetLeftover() bool {
 		return x.Leftover
 	}
 	return false
+}
+
+func (x *Attempt) GetSignals() []*SentSignal {
+	if x != nil {
+		return x.Signals
+	}
+	return nil
 }
 
 // LateExit is an exit that arrived when it could no longer decide anything.
@@ -1882,9 +1891,11 @@ type JournalEntry struct {
 	// The run's record acknowledged the outcome at this revision.
 	AckedAtRevision int64 `protobuf:"varint,21,opt,name=acked_at_revision,json=ackedAtRevision,proto3" json:"acked_at_revision,omitempty"`
 	// Nothing of the sandbox is left on the node.
-	TornDown      bool  `protobuf:"varint,22,opt,name=torn_down,json=tornDown,proto3" json:"torn_down,omitempty"`
-	CpuMillis     int64 `protobuf:"varint,23,opt,name=cpu_millis,json=cpuMillis,proto3" json:"cpu_millis,omitempty"`
-	MemoryBytes   int64 `protobuf:"varint,24,opt,name=memory_bytes,json=memoryBytes,proto3" json:"memory_bytes,omitempty"`
+	TornDown    bool  `protobuf:"varint,22,opt,name=torn_down,json=tornDown,proto3" json:"torn_down,omitempty"`
+	CpuMillis   int64 `protobuf:"varint,23,opt,name=cpu_millis,json=cpuMillis,proto3" json:"cpu_millis,omitempty"`
+	MemoryBytes int64 `protobuf:"varint,24,opt,name=memory_bytes,json=memoryBytes,proto3" json:"memory_bytes,omitempty"`
+	// The stop signals sent so far, oldest first. The exit takes them over.
+	Signals       []*SentSignal `protobuf:"bytes,25,rep,name=signals,proto3" json:"signals,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2087,6 +2098,13 @@ func (x *JournalEntry) GetMemoryBytes() int64 {
 	return 0
 }
 
+func (x *JournalEntry) GetSignals() []*SentSignal {
+	if x != nil {
+		return x.Signals
+	}
+	return nil
+}
+
 // Exit is what was observed of a command's end.
 type Exit struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -2106,7 +2124,10 @@ type Exit struct {
 	Reason  Reason `protobuf:"varint,11,opt,name=reason,proto3,enum=errand.record.v1.Reason" json:"reason,omitempty"`
 	Message string `protobuf:"bytes,12,opt,name=message,proto3" json:"message,omitempty"`
 	// Who saw it: "both", "init", "shim", "supervisor", "null".
-	Source        string `protobuf:"bytes,13,opt,name=source,proto3" json:"source,omitempty"`
+	Source string `protobuf:"bytes,13,opt,name=source,proto3" json:"source,omitempty"`
+	// The stop signals that were sent, oldest first. What a crash left unknown is
+	// absent.
+	Signals       []*SentSignal `protobuf:"bytes,14,rep,name=signals,proto3" json:"signals,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2232,6 +2253,85 @@ func (x *Exit) GetSource() string {
 	return ""
 }
 
+func (x *Exit) GetSignals() []*SentSignal {
+	if x != nil {
+		return x.Signals
+	}
+	return nil
+}
+
+// SentSignal is a stop signal that the engine sent to a command. A record keeps at
+// most 4: the first and the last ones.
+type SentSignal struct {
+	state  protoimpl.MessageState `protogen:"open.v1"`
+	Signal int32                  `protobuf:"varint,1,opt,name=signal,proto3" json:"signal,omitempty"`
+	// When it was handed to the driver.
+	At int64 `protobuf:"varint,2,opt,name=at,proto3" json:"at,omitempty"`
+	// Whether it reached the process; absent when the answer is not known.
+	Delivered     *bool     `protobuf:"varint,3,opt,name=delivered,proto3,oneof" json:"delivered,omitempty"`
+	Cause         StopCause `protobuf:"varint,4,opt,name=cause,proto3,enum=errand.record.v1.StopCause" json:"cause,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SentSignal) Reset() {
+	*x = SentSignal{}
+	mi := &file_errand_record_v1_record_proto_msgTypes[16]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SentSignal) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SentSignal) ProtoMessage() {}
+
+func (x *SentSignal) ProtoReflect() protoreflect.Message {
+	mi := &file_errand_record_v1_record_proto_msgTypes[16]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SentSignal.ProtoReflect.Descriptor instead.
+func (*SentSignal) Descriptor() ([]byte, []int) {
+	return file_errand_record_v1_record_proto_rawDescGZIP(), []int{16}
+}
+
+func (x *SentSignal) GetSignal() int32 {
+	if x != nil {
+		return x.Signal
+	}
+	return 0
+}
+
+func (x *SentSignal) GetAt() int64 {
+	if x != nil {
+		return x.At
+	}
+	return 0
+}
+
+func (x *SentSignal) GetDelivered() bool {
+	if x != nil && x.Delivered != nil {
+		return *x.Delivered
+	}
+	return false
+}
+
+func (x *SentSignal) GetCause() StopCause {
+	if x != nil {
+		return x.Cause
+	}
+	return StopCause_STOP_CAUSE_UNSPECIFIED
+}
+
 // Void says that a placement provably never started.
 type Void struct {
 	state   protoimpl.MessageState `protogen:"open.v1"`
@@ -2246,7 +2346,7 @@ type Void struct {
 
 func (x *Void) Reset() {
 	*x = Void{}
-	mi := &file_errand_record_v1_record_proto_msgTypes[16]
+	mi := &file_errand_record_v1_record_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2258,7 +2358,7 @@ func (x *Void) String() string {
 func (*Void) ProtoMessage() {}
 
 func (x *Void) ProtoReflect() protoreflect.Message {
-	mi := &file_errand_record_v1_record_proto_msgTypes[16]
+	mi := &file_errand_record_v1_record_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2271,7 +2371,7 @@ func (x *Void) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Void.ProtoReflect.Descriptor instead.
 func (*Void) Descriptor() ([]byte, []int) {
-	return file_errand_record_v1_record_proto_rawDescGZIP(), []int{16}
+	return file_errand_record_v1_record_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *Void) GetReason() Reason {
@@ -2389,7 +2489,7 @@ const file_errand_record_v1_record_proto_rawDesc = "" +
 	"\x06reason\x18\x01 \x01(\x0e2\x18.errand.record.v1.ReasonR\x06reason\x12\x0e\n" +
 	"\x02by\x18\x02 \x01(\tR\x02by\x12\x0e\n" +
 	"\x02at\x18\x03 \x01(\x03R\x02at\x12\x14\n" +
-	"\x05force\x18\x04 \x01(\bR\x05force\"\xb1\x03\n" +
+	"\x05force\x18\x04 \x01(\bR\x05force\"\xe9\x03\n" +
 	"\aAttempt\x12\x16\n" +
 	"\x06number\x18\x01 \x01(\x05R\x06number\x12\x12\n" +
 	"\x04node\x18\x02 \x01(\tR\x04node\x12\x1c\n" +
@@ -2406,7 +2506,8 @@ const file_errand_record_v1_record_proto_rawDesc = "" +
 	" \x01(\tR\amessage\x12!\n" +
 	"\flog_complete\x18\v \x01(\bR\vlogComplete\x120\n" +
 	"\x06status\x18\f \x01(\x0e2\x18.errand.record.v1.StatusR\x06status\x12\x1a\n" +
-	"\bleftover\x18\r \x01(\bR\bleftoverB\f\n" +
+	"\bleftover\x18\r \x01(\bR\bleftover\x126\n" +
+	"\asignals\x18\x0e \x03(\v2\x1c.errand.record.v1.SentSignalR\asignalsB\f\n" +
 	"\n" +
 	"_exit_code\"~\n" +
 	"\bLateExit\x12\x18\n" +
@@ -2473,7 +2574,7 @@ const file_errand_record_v1_record_proto_rawDesc = "" +
 	"\x05lease\x18\x05 \x01(\x03R\x05lease\x12\x17\n" +
 	"\aboot_id\x18\x06 \x01(\tR\x06bootId\x12\x14\n" +
 	"\x05epoch\x18\a \x01(\x03R\x05epoch\x12\x18\n" +
-	"\acluster\x18\b \x01(\tR\acluster\"\xb1\x06\n" +
+	"\acluster\x18\b \x01(\tR\acluster\"\xe9\x06\n" +
 	"\fJournalEntry\x12\x10\n" +
 	"\x03run\x18\x01 \x01(\tR\x03run\x12\x18\n" +
 	"\aattempt\x18\x02 \x01(\x05R\aattempt\x12\x1c\n" +
@@ -2505,7 +2606,8 @@ const file_errand_record_v1_record_proto_rawDesc = "" +
 	"\ttorn_down\x18\x16 \x01(\bR\btornDown\x12\x1d\n" +
 	"\n" +
 	"cpu_millis\x18\x17 \x01(\x03R\tcpuMillis\x12!\n" +
-	"\fmemory_bytes\x18\x18 \x01(\x03R\vmemoryBytes\"\xac\x03\n" +
+	"\fmemory_bytes\x18\x18 \x01(\x03R\vmemoryBytes\x126\n" +
+	"\asignals\x18\x19 \x03(\v2\x1c.errand.record.v1.SentSignalR\asignals\"\xe4\x03\n" +
 	"\x04Exit\x12\x17\n" +
 	"\x04code\x18\x01 \x01(\x05H\x00R\x04code\x88\x01\x01\x12\x16\n" +
 	"\x06signal\x18\x02 \x01(\x05R\x06signal\x12\x1d\n" +
@@ -2523,8 +2625,17 @@ const file_errand_record_v1_record_proto_rawDesc = "" +
 	" \x01(\bR\vlogComplete\x120\n" +
 	"\x06reason\x18\v \x01(\x0e2\x18.errand.record.v1.ReasonR\x06reason\x12\x18\n" +
 	"\amessage\x18\f \x01(\tR\amessage\x12\x16\n" +
-	"\x06source\x18\r \x01(\tR\x06sourceB\a\n" +
-	"\x05_code\"\x80\x01\n" +
+	"\x06source\x18\r \x01(\tR\x06source\x126\n" +
+	"\asignals\x18\x0e \x03(\v2\x1c.errand.record.v1.SentSignalR\asignalsB\a\n" +
+	"\x05_code\"\x98\x01\n" +
+	"\n" +
+	"SentSignal\x12\x16\n" +
+	"\x06signal\x18\x01 \x01(\x05R\x06signal\x12\x0e\n" +
+	"\x02at\x18\x02 \x01(\x03R\x02at\x12!\n" +
+	"\tdelivered\x18\x03 \x01(\bH\x00R\tdelivered\x88\x01\x01\x121\n" +
+	"\x05cause\x18\x04 \x01(\x0e2\x1b.errand.record.v1.StopCauseR\x05causeB\f\n" +
+	"\n" +
+	"_delivered\"\x80\x01\n" +
 	"\x04Void\x120\n" +
 	"\x06reason\x18\x01 \x01(\x0e2\x18.errand.record.v1.ReasonR\x06reason\x12\x18\n" +
 	"\amessage\x18\x02 \x01(\tR\amessage\x12\x1c\n" +
@@ -2599,7 +2710,7 @@ func file_errand_record_v1_record_proto_rawDescGZIP() []byte {
 }
 
 var file_errand_record_v1_record_proto_enumTypes = make([]protoimpl.EnumInfo, 6)
-var file_errand_record_v1_record_proto_msgTypes = make([]protoimpl.MessageInfo, 18)
+var file_errand_record_v1_record_proto_msgTypes = make([]protoimpl.MessageInfo, 19)
 var file_errand_record_v1_record_proto_goTypes = []any{
 	(Status)(0),          // 0: errand.record.v1.Status
 	(Reason)(0),          // 1: errand.record.v1.Reason
@@ -2623,11 +2734,12 @@ var file_errand_record_v1_record_proto_goTypes = []any{
 	(*JournalMeta)(nil),  // 19: errand.record.v1.JournalMeta
 	(*JournalEntry)(nil), // 20: errand.record.v1.JournalEntry
 	(*Exit)(nil),         // 21: errand.record.v1.Exit
-	(*Void)(nil),         // 22: errand.record.v1.Void
-	nil,                  // 23: errand.record.v1.Run.LabelsEntry
+	(*SentSignal)(nil),   // 22: errand.record.v1.SentSignal
+	(*Void)(nil),         // 23: errand.record.v1.Void
+	nil,                  // 24: errand.record.v1.Run.LabelsEntry
 }
 var file_errand_record_v1_record_proto_depIdxs = []int32{
-	23, // 0: errand.record.v1.Run.labels:type_name -> errand.record.v1.Run.LabelsEntry
+	24, // 0: errand.record.v1.Run.labels:type_name -> errand.record.v1.Run.LabelsEntry
 	2,  // 1: errand.record.v1.Run.trigger:type_name -> errand.record.v1.Trigger
 	7,  // 2: errand.record.v1.Run.spec:type_name -> errand.record.v1.Spec
 	0,  // 3: errand.record.v1.Run.status:type_name -> errand.record.v1.Status
@@ -2640,23 +2752,27 @@ var file_errand_record_v1_record_proto_depIdxs = []int32{
 	1,  // 10: errand.record.v1.Wish.reason:type_name -> errand.record.v1.Reason
 	1,  // 11: errand.record.v1.Attempt.reason:type_name -> errand.record.v1.Reason
 	0,  // 12: errand.record.v1.Attempt.status:type_name -> errand.record.v1.Status
-	21, // 13: errand.record.v1.LateExit.exit:type_name -> errand.record.v1.Exit
-	0,  // 14: errand.record.v1.History.status:type_name -> errand.record.v1.Status
-	7,  // 15: errand.record.v1.Assignment.spec:type_name -> errand.record.v1.Spec
-	3,  // 16: errand.record.v1.Assignment.desired:type_name -> errand.record.v1.Desired
-	1,  // 17: errand.record.v1.Assignment.stop_reason:type_name -> errand.record.v1.Reason
-	4,  // 18: errand.record.v1.JournalEntry.state:type_name -> errand.record.v1.JournalState
-	21, // 19: errand.record.v1.JournalEntry.exit:type_name -> errand.record.v1.Exit
-	22, // 20: errand.record.v1.JournalEntry.void:type_name -> errand.record.v1.Void
-	5,  // 21: errand.record.v1.JournalEntry.stop_cause:type_name -> errand.record.v1.StopCause
-	5,  // 22: errand.record.v1.Exit.stop_cause:type_name -> errand.record.v1.StopCause
-	1,  // 23: errand.record.v1.Exit.reason:type_name -> errand.record.v1.Reason
-	1,  // 24: errand.record.v1.Void.reason:type_name -> errand.record.v1.Reason
-	25, // [25:25] is the sub-list for method output_type
-	25, // [25:25] is the sub-list for method input_type
-	25, // [25:25] is the sub-list for extension type_name
-	25, // [25:25] is the sub-list for extension extendee
-	0,  // [0:25] is the sub-list for field type_name
+	22, // 13: errand.record.v1.Attempt.signals:type_name -> errand.record.v1.SentSignal
+	21, // 14: errand.record.v1.LateExit.exit:type_name -> errand.record.v1.Exit
+	0,  // 15: errand.record.v1.History.status:type_name -> errand.record.v1.Status
+	7,  // 16: errand.record.v1.Assignment.spec:type_name -> errand.record.v1.Spec
+	3,  // 17: errand.record.v1.Assignment.desired:type_name -> errand.record.v1.Desired
+	1,  // 18: errand.record.v1.Assignment.stop_reason:type_name -> errand.record.v1.Reason
+	4,  // 19: errand.record.v1.JournalEntry.state:type_name -> errand.record.v1.JournalState
+	21, // 20: errand.record.v1.JournalEntry.exit:type_name -> errand.record.v1.Exit
+	23, // 21: errand.record.v1.JournalEntry.void:type_name -> errand.record.v1.Void
+	5,  // 22: errand.record.v1.JournalEntry.stop_cause:type_name -> errand.record.v1.StopCause
+	22, // 23: errand.record.v1.JournalEntry.signals:type_name -> errand.record.v1.SentSignal
+	5,  // 24: errand.record.v1.Exit.stop_cause:type_name -> errand.record.v1.StopCause
+	1,  // 25: errand.record.v1.Exit.reason:type_name -> errand.record.v1.Reason
+	22, // 26: errand.record.v1.Exit.signals:type_name -> errand.record.v1.SentSignal
+	5,  // 27: errand.record.v1.SentSignal.cause:type_name -> errand.record.v1.StopCause
+	1,  // 28: errand.record.v1.Void.reason:type_name -> errand.record.v1.Reason
+	29, // [29:29] is the sub-list for method output_type
+	29, // [29:29] is the sub-list for method input_type
+	29, // [29:29] is the sub-list for extension type_name
+	29, // [29:29] is the sub-list for extension extendee
+	0,  // [0:29] is the sub-list for field type_name
 }
 
 func init() { file_errand_record_v1_record_proto_init() }
@@ -2667,13 +2783,14 @@ func file_errand_record_v1_record_proto_init() {
 	file_errand_record_v1_record_proto_msgTypes[2].OneofWrappers = []any{}
 	file_errand_record_v1_record_proto_msgTypes[5].OneofWrappers = []any{}
 	file_errand_record_v1_record_proto_msgTypes[15].OneofWrappers = []any{}
+	file_errand_record_v1_record_proto_msgTypes[16].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_errand_record_v1_record_proto_rawDesc), len(file_errand_record_v1_record_proto_rawDesc)),
 			NumEnums:      6,
-			NumMessages:   18,
+			NumMessages:   19,
 			NumExtensions: 0,
 			NumServices:   0,
 		},
