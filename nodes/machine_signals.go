@@ -16,8 +16,8 @@ const SignalNoteDelay = 100 * time.Millisecond
 
 // note keeps that a stop signal is being sent now. Whether it reaches the process
 // stays open until the driver has answered.
-func (m *Machine) note(p *placement, signal int) *recordv1.SentSignal {
-	sent := &recordv1.SentSignal{Signal: int32(signal), At: m.now.Milli(), Cause: p.entry.GetStopCause()}
+func (m *Machine) note(p *placement, signal int32) *recordv1.SentSignal {
+	sent := &recordv1.SentSignal{Signal: signal, At: m.now.Milli(), Cause: p.entry.GetStopCause()}
 	p.entry.Signals = records.AddSignal(p.entry.GetSignals(), sent)
 	return sent
 }

@@ -131,16 +131,16 @@ func (m *Machine) stopJournaled(p *placement) {
 		return
 	}
 	m.log(actors.LogInfo, "stopping", "run", p.key.Run, "attempt", p.key.Attempt, "cause", records.Word(p.entry.GetStopCause()))
-	m.signal(p, int(syscall.SIGTERM), func() {})
+	m.signal(p, int32(syscall.SIGTERM), func() {})
 	m.after("grace/"+p.id, time.Duration(p.entry.GetStopGraceMs())*time.Millisecond, func() { m.kill(p) })
 }
 
 // signal sends one and remembers whether it reached the process. An exit that is
 // seen meanwhile waits for the answer.
-func (m *Machine) signal(p *placement, signal int, then func()) {
+func (m *Machine) signal(p *placement, signal int32, then func()) {
 	p.signals++
 	sent := m.note(p, signal)
-	m.do(SandboxOp{Verb: VerbSignal, Driver: p.entry.GetDriver(), ID: p.id, Signal: signal}, func(result SandboxResult) {
+	m.do(SandboxOp{Verb: VerbSignal, Driver: p.entry.GetDriver(), ID: p.id, Signal: int(signal)}, func(result SandboxResult) {
 		p.signals--
 		m.answered(p, sent, result)
 		p.delivered = p.delivered || result.Err == nil && result.Delivered
@@ -164,7 +164,7 @@ func (m *Machine) kill(p *placement) {
 	}
 	p.killing = true
 	m.cancel("grace/" + p.id)
-	m.signal(p, int(syscall.SIGKILL), func() { m.killAll(p, 0) })
+	m.signal(p, int32(syscall.SIGKILL), func() { m.killAll(p, 0) })
 }
 
 func (m *Machine) killAll(p *placement, try int) {
