@@ -29,9 +29,10 @@ const (
 	fdNotify = 3 + iota
 	// fdDone is closed when the final status is on disk.
 	fdDone
-	// fdFile is the sandbox's file, open for appending and locked while a supervisor
-	// lives. It appends a line for itself, in the form of package pid, before the
-	// command may start and, without a PID namespace, one for the command after.
+	// fdFile is the sandbox's file, which begins with the slots of its status, locked
+	// while a supervisor lives. It stands where the supervisor writes a line for itself,
+	// in the form of package pid, before the command may start and, without a PID
+	// namespace, one for the command after.
 	fdFile
 	// fdControl is the read end of a pipe. Each byte that comes is the number of a
 	// signal for the command; SIGKILL is for all of its processes.
@@ -47,11 +48,10 @@ const endLimit = 10 * time.Second
 // superviseOptions are the arguments of the supervise mode, as NAME=VALUE, up to --
 // and the command. The environment is the command's own.
 type superviseOptions struct {
-	// file is the sandbox's file, which begins with the slots of its status, and logDir
-	// the directory of its log.
-	file, logDir string
-	segment      int64
-	segments     int
+	// owner is whom the status names as its owner, and logDir the directory of the log.
+	owner, logDir string
+	segment       int64
+	segments      int
 	// isolated tells that the driver made this process PID 1 of new namespaces.
 	isolated bool
 	// cgroupRoot, parent and id name the group; none is made without a parent.
@@ -68,8 +68,8 @@ func parseSupervise(args []string) (o superviseOptions, err error) {
 		}
 		name, value, _ := strings.Cut(arg, "=")
 		switch name {
-		case "file":
-			o.file = value
+		case "owner":
+			o.owner = value
 		case "log":
 			o.logDir = value
 		case "segment":
@@ -103,8 +103,8 @@ func parseSupervise(args []string) (o superviseOptions, err error) {
 			return o, fmt.Errorf("argument %s: %w", name, err)
 		}
 	}
-	if o.file == "" || o.logDir == "" || len(o.command.args) == 0 {
-		return o, errors.New("file, log and a command are needed")
+	if o.owner == "" || o.logDir == "" || len(o.command.args) == 0 {
+		return o, errors.New("owner, log and a command are needed")
 	}
 	return o, nil
 }
@@ -112,10 +112,9 @@ func parseSupervise(args []string) (o superviseOptions, err error) {
 // supervisor is the parent of one command.
 type supervisor struct {
 	superviseOptions
-	group *cgroup.Group
-	log   *logs.Writer
-	pump  *logger.Pump
-	// status is open in file.
+	group  *cgroup.Group
+	log    *logs.Writer
+	pump   *logger.Pump
 	status *status.File
 	// process is the command's, and commandFD its pidfd.
 	process   *processGroup
@@ -168,9 +167,7 @@ func (s *supervisor) prepare() error {
 	if s.log, err = logs.Create(s.logDir, logs.WriterOptions{SegmentBytes: s.segment, Segments: s.segments}); err != nil {
 		return err
 	}
-	if s.status, err = status.Open(s.file); err != nil {
-		return err
-	}
+	s.status = status.On(os.NewFile(fdFile, "status"), s.owner)
 	if s.parent == "" {
 		return nil
 	}
@@ -394,7 +391,7 @@ func (s *supervisor) finish(last status.Status) error {
 	last.Final = true
 	err := s.status.Write(last)
 	if err == nil {
-		err = s.status.Sync()
+		err = s.status.SyncData()
 	}
 	_ = unix.Close(fdDone)
 	if s.group != nil {

@@ -19,12 +19,16 @@ type benchDaemon struct {
 }
 
 func startDaemon(ctx context.Context, flags ...string) (*benchDaemon, error) {
+	return startBinary(ctx, "bin/errand-node", flags...)
+}
+
+func startBinary(ctx context.Context, binary string, flags ...string) (*benchDaemon, error) {
 	dir, err := os.MkdirTemp("", "errand-bench-")
 	if err != nil {
 		return nil, err
 	}
 	d, err := daemon.Start(ctx, daemon.Options{
-		Binary: "bin/errand-node", Data: filepath.Join(dir, "data"), Stderr: os.Stderr,
+		Binary: binary, Data: filepath.Join(dir, "data"), Stderr: os.Stderr,
 		Flags: append([]string{"--dev", "--log-level", "warn"}, flags...),
 	})
 	if err != nil {

@@ -6,6 +6,7 @@ package main
 
 import (
 	"context"
+	"flag"
 	"fmt"
 	"os"
 	"os/signal"
@@ -32,10 +33,24 @@ const benchDeadline = 15 * time.Minute
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	ctx, cancel := context.WithTimeout(ctx, benchDeadline)
-	rows, err := measure(ctx)
+	var c comparison
+	flag.StringVar(&c.base, "base", "", "an errand-node to compare with, in turn")
+	flag.StringVar(&c.node, "node", "bin/errand-node", "the errand-node that is compared")
+	flag.IntVar(&c.rounds, "rounds", 3, "how often each is measured in a comparison")
+	flag.IntVar(&c.runs, "runs", 1500, "how many runs of each kind a round of a comparison has")
+	flag.Parse()
+	var rows []row
+	var err error
+	if c.base != "" {
+		err = c.run(ctx)
+	} else {
+		rows, err = measure(ctx)
+	}
 	cancel()
 	stop()
-	print(rows)
+	if c.base == "" {
+		print(rows)
+	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "bench:", err)
 		os.Exit(1)

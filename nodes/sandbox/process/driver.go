@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -166,7 +165,7 @@ func (d *Driver) Flush(ctx context.Context, id string) (complete bool, err error
 	return x.logComplete, nil
 }
 
-// Remove kills what is left and removes cgroup and file.
+// Remove kills what is left, removes the cgroup and gives the file to others.
 func (d *Driver) Remove(ctx context.Context, id string) error {
 	x, err := d.find(id)
 	if err != nil {
@@ -189,7 +188,7 @@ func (d *Driver) Remove(ctx context.Context, id string) error {
 			return fmt.Errorf("remove sandbox %s: %w", id, err)
 		}
 	}
-	if err := os.Remove(x.path); err != nil && !errors.Is(err, os.ErrNotExist) {
+	if err := d.stock.giveBack(x.path); err != nil {
 		return fmt.Errorf("remove sandbox %s: %w", id, err)
 	}
 	d.mu.Lock()

@@ -1,9 +1,11 @@
 package process
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"strings"
 
@@ -28,21 +30,18 @@ type content struct {
 	supervisor, command pid.Ref
 }
 
-// createFile makes a sandbox's file.
-func createFile(path string, m meta) error {
+// encodeFile returns what the file of a sandbox holds before its start, and where the
+// next line goes.
+func encodeFile(m meta) (content []byte, end int64, err error) {
 	line, err := json.Marshal(m)
 	if err != nil {
-		return err
+		return nil, 0, err
 	}
-	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(append(append(make([]byte, status.Size), line...), '\n'))
-	if cerr := f.Close(); err == nil {
-		err = cerr
-	}
-	return err
+	end = int64(status.Size + len(line) + 1)
+	content = make([]byte, max(end, fileSize))
+	copy(content[status.Size:], line)
+	content[end-1] = '\n'
+	return content, end, nil
 }
 
 var errNotWhole = errors.New("the sandbox's file is not whole")
@@ -56,9 +55,8 @@ func readFile(path string) (c content, err error) {
 	if len(b) < status.Size {
 		return content{}, errNotWhole
 	}
-	c.status, err = status.Decode(b[:status.Size])
-	c.malformed = err != nil
-	lines := strings.Split(string(b[status.Size:]), "\n")
+	written, _, _ := bytes.Cut(b[status.Size:], []byte{0})
+	lines := strings.Split(string(written), "\n")
 	// What follows the last line break is empty, or being written.
 	lines = lines[:len(lines)-1]
 	if len(lines) == 0 {
@@ -67,6 +65,8 @@ func readFile(path string) (c content, err error) {
 	if err := json.Unmarshal([]byte(lines[0]), &c.meta); err != nil {
 		return content{}, fmt.Errorf("%w: %w", errNotWhole, err)
 	}
+	c.status, err = status.DecodeOf(c.meta.owner(), b[:status.Size])
+	c.malformed = err != nil
 	c.started = len(lines) > 1 && lines[1] == lineStarted
 	for i, ref := range []*pid.Ref{&c.supervisor, &c.command} {
 		if len(lines) > 2+i {
@@ -104,13 +104,16 @@ func (x *box) locked() bool {
 }
 
 // markStarted takes the lock of the file and notes that the sandbox is started. What
-// is returned holds the lock and appends.
+// is returned holds the lock, and stands where the next line goes.
 func (x *box) markStarted() (*os.File, error) {
-	f, err := os.OpenFile(x.path, os.O_RDWR|os.O_APPEND, 0)
+	f, err := os.OpenFile(x.path, os.O_RDWR, 0)
 	if err != nil {
 		return nil, err
 	}
 	if err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err == nil {
+		_, err = f.Seek(x.end, io.SeekStart)
+	}
+	if err == nil {
 		_, err = f.WriteString(lineStarted + "\n")
 	}
 	if err != nil {

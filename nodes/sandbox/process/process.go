@@ -9,9 +9,9 @@
 //
 // # On disk
 //
-// A sandbox is one file in Config.Dir, named by its id. It begins with the slots of
-// package status: how far the command has come. The final slot is synced: nothing is
-// left alive then, and the log has its end. Lines follow:
+// A sandbox is one file in Config.Dir. It begins with the slots of package status: how
+// far the command has come. The final slot is synced: nothing is left alive then, and
+// the log has its end. Lines follow, and zeros:
 //
 //	JSON        what it is (neither environment nor command)
 //	started     from before anything can run
@@ -23,8 +23,9 @@
 // one that does not has taken the command with it, and then its last word is the end,
 // or the sandbox is lost.
 //
-// It is one file since making and removing them is a good part of a short command's
-// price.
+// It is one file, and one that earlier sandboxes had, since making and removing them is
+// a good part of a short command's price. Its name says nothing: the sandbox is who the
+// JSON says, and the slots count for that one only.
 package process
 
 import (
@@ -73,6 +74,7 @@ type Driver struct {
 	isolate bool
 	boot    string
 	poller  *poller
+	stock   stock
 
 	mu    sync.Mutex
 	boxes map[string]*box
@@ -94,6 +96,17 @@ type meta struct {
 	PidsLimit int64
 	// Boot is the host's boot in which it was made: processes live no longer.
 	Boot string
+	// Owned tells that the slots name the sandbox as their owner: all but those that a
+	// driver of version 0 has made.
+	Owned bool
+}
+
+// owner is whose the slots are.
+func (m meta) owner() string {
+	if !m.Owned {
+		return ""
+	}
+	return m.Info.ID
 }
 
 // start is what a failed start of the command is told with.
@@ -104,8 +117,9 @@ func (m meta) start() guest.Command {
 // box is a sandbox.
 type box struct {
 	meta meta
-	// path is that of its file.
+	// path is that of its file, and end where the file's next line goes.
 	path string
+	end  int64
 	// group is nil without cgroups.
 	group *cgroup.Group
 	// spec is nil once the sandbox was started, and after a restart.
@@ -130,6 +144,7 @@ type box struct {
 // New opens the driver and adopts the sandboxes that its directory holds.
 func New(config Config) (*Driver, error) {
 	d := &Driver{config: config, boxes: map[string]*box{}, closing: make(chan struct{}), isolate: os.Geteuid() == 0}
+	d.stock.dir = config.Dir
 	if info, err := os.Stat(config.Helper); err != nil || !filepath.IsAbs(config.Helper) || info.Mode()&0o111 == 0 {
 		return nil, fmt.Errorf("open process driver: no executable sandbox-init at %q", config.Helper)
 	}
@@ -195,8 +210,7 @@ func (d *Driver) find(id string) (*box, error) {
 
 func (d *Driver) newBox(m meta) *box {
 	x := &box{
-		meta: m, path: filepath.Join(d.config.Dir, m.Info.ID),
-		ended: make(chan struct{}), gone: make(chan struct{}),
+		meta: m, ended: make(chan struct{}), gone: make(chan struct{}),
 	}
 	if d.parent != nil {
 		x.group = d.parent.Group(m.Info.ID)
@@ -228,18 +242,22 @@ func (d *Driver) adoptAll() error {
 	}
 	for _, e := range entries {
 		path := filepath.Join(d.config.Dir, e.Name())
+		d.stock.know(path)
 		c, err := readFile(path)
-		if err != nil || c.meta.Info.ID != e.Name() {
-			// Create was cut: nothing has been started.
+		id := c.meta.Info.ID
+		if err != nil || id == "" || d.boxes[id] != nil {
+			// A spare one, or its creation was cut, or it is told of elsewhere. That it
+			// would be found again after a loss of power is not known.
 			if err := os.RemoveAll(path); err != nil {
 				return err
 			}
 			continue
 		}
 		x := d.newBox(c.meta)
-		d.boxes[e.Name()] = x
+		x.path = path
+		d.boxes[id] = x
 		if err := d.adopt(x, c); err != nil {
-			return fmt.Errorf("adopt sandbox %s: %w", e.Name(), err)
+			return fmt.Errorf("adopt sandbox %s: %w", id, err)
 		}
 	}
 	return nil

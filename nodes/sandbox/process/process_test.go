@@ -1,6 +1,7 @@
 package process_test
 
 import (
+	"bytes"
 	"os"
 	"path/filepath"
 	"strings"
@@ -74,9 +75,16 @@ func TestConformance(t *testing.T) {
 // leaks lists what a driver has left behind.
 func leaks(t *testing.T, c process.Config) []string {
 	t.Helper()
-	left, err := filepath.Glob(filepath.Join(c.Dir, "*"))
+	files, err := filepath.Glob(filepath.Join(c.Dir, "*"))
 	if err != nil {
 		t.Fatal(err)
+	}
+	var left []string
+	for _, file := range files {
+		// A file that is kept for others says nothing.
+		if b, err := os.ReadFile(file); err != nil || len(bytes.Trim(b, "\x00")) > 0 {
+			left = append(left, file)
+		}
 	}
 	if parent, err := cgroup.Open(cgroup.Root, c.CgroupParent); err == nil {
 		groups, err := parent.List()
@@ -85,14 +93,14 @@ func leaks(t *testing.T, c process.Config) []string {
 		}
 		left = append(left, groups...)
 	}
-	// Every supervisor and init names the directory in its command line.
-	procs, err := filepath.Glob("/proc/[0-9]*/cmdline")
+	// Every supervisor holds its sandbox's file.
+	held, err := filepath.Glob("/proc/[0-9]*/fd/5")
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, file := range procs {
-		if b, err := os.ReadFile(file); err == nil && strings.Contains(string(b), c.Dir) {
-			left = append(left, "process "+strings.ReplaceAll(string(b), "\x00", " "))
+	for _, file := range held {
+		if target, err := os.Readlink(file); err == nil && strings.HasPrefix(target, c.Dir+"/") {
+			left = append(left, "process "+file)
 		}
 	}
 	mounts, err := os.ReadFile("/proc/self/mounts")

@@ -41,30 +41,29 @@ func (d *Driver) Create(_ context.Context, spec sandbox.Spec) error {
 			StartToken: slices.Clone(spec.StartToken), SpecHash: slices.Clone(spec.SpecHash),
 		},
 		LogDir: spec.LogDir, Command: spec.Spec.GetCommand()[0], Dir: workingDir(spec.Spec),
-		PidsLimit: spec.Spec.GetPidsLimit(), Boot: d.boot,
+		PidsLimit: spec.Spec.GetPidsLimit(), Boot: d.boot, Owned: true,
 	}
-	x := d.newBox(m)
-	x.spec = spec.Spec
-	d.mu.Lock()
-	if d.boxes[spec.ID] != nil {
-		d.mu.Unlock()
+	content, end, err := encodeFile(m)
+	if err != nil {
+		return fmt.Errorf("create sandbox %s: %w", spec.ID, err)
+	}
+	if _, err := d.find(spec.ID); err == nil {
 		return records.Errorf(records.ClassConflict, "create sandbox %s: it exists", spec.ID)
 	}
-	d.boxes[spec.ID] = x
-	d.mu.Unlock()
-	err := createFile(x.path, m)
-	if errors.Is(err, os.ErrNotExist) {
-		// Somebody has removed the directory under the daemon.
-		if err = os.MkdirAll(d.config.Dir, 0o700); err == nil {
-			err = createFile(x.path, m)
-		}
-	}
-	if err != nil {
+	x := d.newBox(m)
+	x.spec, x.end = spec.Spec, end
+	if x.path, err = d.stock.place(content); err != nil {
 		_ = os.Remove(x.path)
-		d.mu.Lock()
-		delete(d.boxes, spec.ID)
-		d.mu.Unlock()
 		return fmt.Errorf("create sandbox %s: %w", spec.ID, err)
+	}
+	d.mu.Lock()
+	other := d.boxes[spec.ID]
+	if other == nil {
+		d.boxes[spec.ID] = x
+	}
+	d.mu.Unlock()
+	if other != nil {
+		return errors.Join(records.Errorf(records.ClassConflict, "create sandbox %s: it exists", spec.ID), d.stock.giveBack(x.path))
 	}
 	return nil
 }
@@ -255,7 +254,7 @@ func (d *Driver) spawn(x *box, spec *recordv1.Spec) (notify *os.File, err error)
 // arguments are those of "sandbox-init supervise".
 func (d *Driver) arguments(x *box, spec *recordv1.Spec, user string) []string {
 	args := []string{
-		filepath.Base(d.config.Helper), "supervise", "file=" + x.path, "log=" + x.meta.LogDir,
+		filepath.Base(d.config.Helper), "supervise", "owner=" + x.meta.owner(), "log=" + x.meta.LogDir,
 		"segment=" + strconv.FormatInt(d.config.LogSegmentBytes, 10), "segments=" + strconv.Itoa(d.config.LogSegments),
 		"isolated=" + strconv.FormatBool(d.isolate), "user=" + user, "chdir=" + x.meta.Dir,
 	}

@@ -1,6 +1,7 @@
 package process_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -50,16 +51,29 @@ func remove(t *testing.T, d sandbox.Driver, id string) {
 
 func supervisorOf(t *testing.T, dir, id string) pid.Ref {
 	t.Helper()
-	b, err := os.ReadFile(filepath.Join(dir, id))
-	if err != nil {
-		t.Fatal(err)
-	}
+	b := fileOf(t, dir, id)
 	lines := strings.Split(string(b[status.Size:]), "\n")
 	supervisor, err := pid.Parse(lines[2])
 	if err != nil {
 		t.Fatal(err)
 	}
 	return supervisor
+}
+
+// fileOf returns the content of a sandbox's file.
+func fileOf(t *testing.T, dir, id string) []byte {
+	t.Helper()
+	files, err := filepath.Glob(filepath.Join(dir, "*"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range files {
+		if b, err := os.ReadFile(file); err == nil && bytes.Contains(b, []byte(`"ID":"`+id+`"`)) {
+			return b
+		}
+	}
+	t.Fatalf("no file of sandbox %s", id)
+	return nil
 }
 
 // pids returns the supervisor of a sandbox and its command.
@@ -277,7 +291,7 @@ func TestHalfMadeSandboxesAreCleared(t *testing.T) {
 	slots := strings.Repeat("\x00", status.Size)
 	for name, content := range map[string]string{
 		"empty": "", "cut": "\x00", "slots": slots, "line": slots + `{"Info":{"ID":"line"}}`, "json": slots + "{\n",
-		"other": slots + `{"Info":{"ID":"another"}}` + "\n",
+		"nobody": slots + `{"Info":{"ID":""}}` + "\n", "file-7": strings.Repeat("\x00", 4096),
 	} {
 		if err := os.WriteFile(filepath.Join(c.Dir, name), []byte(content), 0o600); err != nil {
 			t.Fatal(err)
@@ -291,6 +305,52 @@ func TestHalfMadeSandboxesAreCleared(t *testing.T) {
 	if left := leaks(t, c); len(left) > 0 {
 		t.Errorf("left over: %v", left)
 	}
+}
+
+func TestAFileCountsForTheSandboxThatIsNamedInItOnly(t *testing.T) {
+	c, root := config(t), t.TempDir()
+	d := open(t, c)
+	first := specOf(root, "r.owner.1", "sh", "-c", "exit 7")
+	start(t, d, first)
+	if _, err := d.Wait(bounded(t), first.ID); err != nil {
+		t.Fatal(err)
+	}
+	earlier := fileOf(t, c.Dir, first.ID)
+	remove(t, d, first.ID)
+	second := specOf(root, "r.owner.2", "sleep", "3600")
+	start(t, d, second)
+	files, err := filepath.Glob(filepath.Join(c.Dir, "*"))
+	if err != nil || len(files) != 1 {
+		t.Fatalf("the second sandbox has not got the file of the first: %v, %v", files, err)
+	}
+	supervisor := supervisorOf(t, c.Dir, second.ID)
+	if err := d.Close(); err != nil {
+		t.Fatal(err)
+	}
+	// A loss of power: the second's words, but the slots as the first has left them.
+	if err := supervisor.Signal(unix.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	for supervisor.Alive() {
+		time.Sleep(time.Millisecond)
+	}
+	f, err := os.OpenFile(files[0], os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := f.WriteAt(earlier[:status.Size], 0); err != nil {
+		t.Fatal(err)
+	}
+	if err := f.Close(); err != nil {
+		t.Fatal(err)
+	}
+	d = open(t, c)
+	defer d.Close()
+	exit, err := d.Wait(bounded(t), second.ID)
+	if err != nil || exit.Code != nil {
+		t.Errorf("the end of an earlier sandbox passes for this one's: %+v, %v", exit, err)
+	}
+	remove(t, d, second.ID)
 }
 
 func TestStartRefusesWhatCanNotRun(t *testing.T) {

@@ -26,6 +26,9 @@
 // The command of a container may own the file, so its content is a claim and not
 // a proof: sizes are bounded, values checked, and a link or device in its place is
 // refused.
+//
+// A file that is used again for one sandbox after another names an owner, which goes
+// into each CRC but not into the file: what an earlier owner left there says nothing.
 package status
 
 import (
@@ -143,8 +146,8 @@ func (s Status) ExitCode() int {
 	return s.Value
 }
 
-// encodeSlot returns the slot's bytes, padded to SlotSize.
-func (s Status) encodeSlot() []byte {
+// encodeSlot returns the slot's bytes, padded to SlotSize, in the file of an owner.
+func (s Status) encodeSlot(owner string) []byte {
 	stage := s.Stage
 	if stage == "" {
 		stage = StageNone
@@ -157,10 +160,12 @@ func (s Status) encodeSlot() []byte {
 	b = append(strconv.AppendInt(b, nanos(s.At), 10), ' ')
 	b = append(strconv.AppendInt(b, int64(s.OOMKills), 10), ' ')
 	b = append(b, s.flags()+" "...)
-	sum := strconv.FormatUint(uint64(crc32c.Sum(b)), 16)
+	sum := strconv.FormatUint(uint64(sumOf(owner, b)), 16)
 	b = append(b, strings.Repeat("0", 8-len(sum))+sum+"\n"...)
 	return append(b, make([]byte, SlotSize-len(b))...)
 }
+
+func sumOf(owner string, b []byte) uint32 { return crc32c.Update(crc32c.Sum([]byte(owner)), b) }
 
 func (s Status) flags() string {
 	f := ""
@@ -191,10 +196,13 @@ func fromNanos(n int64) time.Time {
 }
 
 // Encode returns a whole file that holds only this status.
-func Encode(s Status) []byte {
+func Encode(s Status) []byte { return EncodeOf("", s) }
+
+// EncodeOf is Encode for a file that names an owner.
+func EncodeOf(owner string, s Status) []byte {
 	b := make([]byte, Size)
 	if s.State != Empty {
-		copy(b[s.slot()*SlotSize:], s.encodeSlot())
+		copy(b[s.slot()*SlotSize:], s.encodeSlot(owner))
 	}
 	return b
 }
@@ -203,7 +211,11 @@ func Encode(s Status) []byte {
 var ErrMalformed = errors.New("malformed status file")
 
 // Decode reads a file's content. Nothing but zeros, or nothing at all, is Empty.
-func Decode(b []byte) (Status, error) {
+func Decode(b []byte) (Status, error) { return DecodeOf("", b) }
+
+// DecodeOf decodes the content of a file that names an owner; what another owner has
+// written is not valid.
+func DecodeOf(owner string, b []byte) (Status, error) {
 	if len(b) > Size {
 		return Status{}, fmt.Errorf("%w: more than %d bytes", ErrMalformed, Size)
 	}
@@ -215,7 +227,7 @@ func Decode(b []byte) (Status, error) {
 		if to > len(b) {
 			continue
 		}
-		s, ok := decodeSlot(b[from:to])
+		s, ok := decodeSlot(owner, b[from:to])
 		s.Final = slot == slots-1 && s.State.Ended()
 		if ok && s.slot() == slot {
 			return s, nil
@@ -224,7 +236,7 @@ func Decode(b []byte) (Status, error) {
 	return Status{}, ErrMalformed
 }
 
-func decodeSlot(b []byte) (Status, bool) {
+func decodeSlot(owner string, b []byte) (Status, bool) {
 	end := bytes.IndexByte(b, '\n')
 	if end < 0 {
 		return Status{}, false
@@ -236,7 +248,7 @@ func decodeSlot(b []byte) (Status, bool) {
 	}
 	last := len(line) - len(fields[8])
 	sum, err := strconv.ParseUint(fields[8], 16, 32)
-	if err != nil || len(fields[8]) != 8 || uint32(sum) != crc32c.Sum(b[:last]) {
+	if err != nil || len(fields[8]) != 8 || uint32(sum) != sumOf(owner, b[:last]) {
 		return Status{}, false
 	}
 	var s Status
@@ -340,7 +352,10 @@ func Read(path string) (Status, error) {
 }
 
 // File is a status file that is open for writing.
-type File struct{ f *os.File }
+type File struct {
+	f     *os.File
+	owner string
+}
 
 // Open opens a preallocated status file, close-on-exec.
 func Open(path string) (*File, error) {
@@ -351,12 +366,15 @@ func Open(path string) (*File, error) {
 	return &File{f: f}, nil
 }
 
+// On takes over a file that is open for writing, for an owner.
+func On(f *os.File, owner string) *File { return &File{f: f, owner: owner} }
+
 // Write writes a status to its slot.
 func (f *File) Write(s Status) error {
 	if s.State == Empty {
 		return errors.New("write status file: empty status")
 	}
-	if _, err := f.f.WriteAt(s.encodeSlot(), int64(s.slot()*SlotSize)); err != nil {
+	if _, err := f.f.WriteAt(s.encodeSlot(f.owner), int64(s.slot()*SlotSize)); err != nil {
 		return fmt.Errorf("write status file: %w", err)
 	}
 	return nil
@@ -364,6 +382,16 @@ func (f *File) Write(s Status) error {
 
 // Sync makes what was written durable.
 func (f *File) Sync() error { return f.f.Sync() }
+
+// SyncData does so for a file whose place on the disk is durable already: it does not
+// wait for what else the file system knows of it.
+func (f *File) SyncData() error {
+	for {
+		if err := syscall.Fdatasync(int(f.f.Fd())); err != syscall.EINTR {
+			return os.NewSyscallError("fdatasync", err)
+		}
+	}
+}
 
 // Close closes the file.
 func (f *File) Close() error { return f.f.Close() }

@@ -79,7 +79,7 @@ func TestHostileFilesAreRefused(t *testing.T) {
 	good := Encode(samples()[3])
 	forged := Status{State: Exited, Value: 256, Stage: StageNone}
 	misplaced := make([]byte, Size)
-	copy(misplaced, samples()[3].encodeSlot())
+	copy(misplaced, samples()[3].encodeSlot(""))
 	cases := map[string][]byte{
 		"text":             []byte("exited 0\n"),
 		"too long":         append(append([]byte{}, good...), 0),
@@ -140,4 +140,18 @@ func FuzzDecode(f *testing.F) {
 			t.Fatalf("%+v reads back as %+v, %v", s, again, err)
 		}
 	})
+}
+
+func TestWhatAnotherOwnerWroteIsNotValid(t *testing.T) {
+	for i, s := range samples() {
+		b := EncodeOf("e1", s)
+		if got, err := DecodeOf("e1", b); err != nil || got.State != s.State {
+			t.Errorf("sample %d of its owner: %v, %v", i, got, err)
+		}
+		for _, owner := range []string{"", "e2", "e11"} {
+			if got, err := DecodeOf(owner, b); !errors.Is(err, ErrMalformed) {
+				t.Errorf("sample %d of another owner %q: %v, %v", i, owner, got, err)
+			}
+		}
+	}
 }
