@@ -1,0 +1,236 @@
+package machine
+
+import (
+	"errors"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/errand-run/errand/cluster/records"
+	recordv1 "github.com/errand-run/errand/messages/errand/record/v1"
+	"github.com/errand-run/errand/nodes"
+	"github.com/errand-run/errand/simulation/history"
+	"github.com/errand-run/errand/simulation/virtual"
+)
+
+// changesPerSync bounds the changes that go in one sync, as those of the journal do.
+const changesPerSync = 1024
+
+// Errors of the disk.
+var (
+	// ErrFull is delivered by a disk that is full.
+	ErrFull = errors.New("no space left on device")
+	// ErrDisk is delivered for a sync that failed.
+	ErrDisk = errors.New("input/output error")
+	// ErrDamaged is delivered to a load of a journal that can not be read.
+	ErrDamaged = errors.New("the journal is damaged")
+)
+
+// Disk holds the journal of a machine. It survives everything but its own faults.
+type Disk struct {
+	machine *Machine
+	content content
+	// last is what was there before the last sync, kept is an older copy.
+	last, kept content
+	// damaged disks can not be read.
+	damaged bool
+
+	// queue is what the daemon has asked for and busy the part of it that is on its
+	// way to the disk.
+	queue, busy []request
+	stop        func()
+}
+
+// content is what a journal holds. Its values are never changed.
+type content struct {
+	meta    *recordv1.JournalMeta
+	entries map[nodes.PlacementKey]*recordv1.JournalEntry
+}
+
+func (c content) clone() content { return content{c.meta, maps.Clone(c.entries)} }
+
+func (c *content) apply(change nodes.JournalChange) {
+	if change.Meta != nil {
+		c.meta = change.Meta
+	}
+	if c.entries == nil {
+		c.entries = map[nodes.PlacementKey]*recordv1.JournalEntry{}
+	}
+	for _, entry := range change.Puts {
+		c.entries[nodes.KeyOf(entry)] = entry
+	}
+	for _, key := range change.Deletes {
+		delete(c.entries, key)
+	}
+}
+
+// request is one change, or one load.
+type request struct {
+	change  nodes.JournalChange
+	written func(error)
+	loaded  func(nodes.JournalContent, error)
+}
+
+// journal is the disk as one life of the daemon has it open.
+type journal struct{ daemon *Daemon }
+
+var _ nodes.Journal = journal{}
+
+// Load delivers what is durable, after every change written before.
+func (j journal) Load(deliver func(nodes.JournalContent, error)) {
+	j.ask(request{loaded: deliver})
+}
+
+// Write makes a change durable and then delivers nil.
+func (j journal) Write(change nodes.JournalChange, deliver func(error)) {
+	j.ask(request{change: change, written: deliver})
+}
+
+func (j journal) ask(r request) {
+	if j.daemon.dead {
+		return
+	}
+	d := &j.daemon.machine.disk
+	d.queue = append(d.queue, r)
+	if d.busy == nil {
+		d.sync()
+	}
+}
+
+// sync begins to make durable what waits, up to the next load.
+func (d *Disk) sync() {
+	if len(d.queue) == 0 {
+		return
+	}
+	n := 1
+	for d.queue[0].written != nil && n < len(d.queue) && d.queue[n].written != nil && n < changesPerSync {
+		n++
+	}
+	d.busy, d.queue = d.queue[:n:n], d.queue[n:]
+	d.stop = d.machine.timers.after(d.duration(), false, d.synced)
+}
+
+func (d *Disk) duration() time.Duration {
+	m := d.machine
+	faults := &m.Faults.Disk
+	took := faults.Sync.Draw(m.random)
+	if virtual.Chance(m.random, faults.StallRate) {
+		took += faults.Stall.Draw(m.random)
+		m.note(history.KindMachine, "disk stalls")
+	}
+	return took
+}
+
+// synced ends what is on its way, and goes on with the next.
+func (d *Disk) synced() {
+	busy := d.busy
+	d.busy, d.stop = nil, nil
+	if busy[0].loaded != nil {
+		content, err := d.read()
+		d.sync()
+		busy[0].loaded(content, err)
+		return
+	}
+	var err error
+	switch faults := &d.machine.Faults.Disk; {
+	case faults.Full:
+		err = records.Errorf(records.ClassUnavailable, "write journal: %w", ErrFull)
+	case virtual.Chance(d.machine.random, faults.ErrorRate):
+		err = records.Errorf(records.ClassUnavailable, "write journal: %w", ErrDisk)
+	default:
+		d.store(busy)
+	}
+	d.sync()
+	life := d.machine.daemon
+	for _, r := range busy {
+		if life.dead {
+			return // one of them ended it
+		}
+		r.written(err)
+	}
+}
+
+// store makes changes durable, all of them.
+func (d *Disk) store(requests []request) {
+	if d.machine.Faults.Disk.TearRate > 0 {
+		d.last = d.content.clone()
+	}
+	for _, r := range requests {
+		d.content.apply(r.change)
+	}
+}
+
+// read returns what is durable; it is the caller's.
+func (d *Disk) read() (nodes.JournalContent, error) {
+	if d.damaged {
+		return nodes.JournalContent{}, records.Errorf(records.ClassInternal, "load journal: %w", ErrDamaged)
+	}
+	var out nodes.JournalContent
+	if d.content.meta != nil {
+		out.Meta = proto.CloneOf(d.content.meta)
+	}
+	for _, entry := range d.sorted() {
+		out.Entries = append(out.Entries, proto.CloneOf(entry))
+	}
+	return out, nil
+}
+
+// sorted returns the entries by run, attempt and placement.
+func (d *Disk) sorted() []*recordv1.JournalEntry {
+	return slices.SortedFunc(maps.Values(d.content.entries), func(a, b *recordv1.JournalEntry) int {
+		if c := strings.Compare(a.GetRun(), b.GetRun()); c != 0 {
+			return c
+		}
+		if a.GetAttempt() != b.GetAttempt() {
+			return int(a.GetAttempt() - b.GetAttempt())
+		}
+		return int(a.GetPlacement() - b.GetPlacement())
+	})
+}
+
+// crash drops what was not durable when the daemon ended. The sync under way may
+// have got through to the kernel, which finishes it.
+func (d *Disk) crash() {
+	if d.stop != nil {
+		d.stop()
+		m := d.machine
+		if d.busy[0].written != nil && !m.Faults.Disk.Full && virtual.Chance(m.random, m.Faults.Disk.KeepRate) {
+			d.store(d.busy)
+		}
+	}
+	d.queue, d.busy, d.stop = nil, nil, nil
+}
+
+// powerOff may undo the last sync.
+func (d *Disk) powerOff() {
+	if d.last.entries != nil && virtual.Chance(d.machine.random, d.machine.Faults.Disk.TearRate) {
+		d.content, d.last = d.last, content{}
+		d.machine.note(history.KindMachine, "disk undoes its last write")
+	}
+}
+
+// Copy keeps a copy of the disk for Revert.
+func (d *Disk) Copy() { d.kept = d.content.clone() }
+
+// Revert puts the last copy in place of what the disk holds; without a copy it is
+// empty. It is for a machine whose daemon is down.
+func (d *Disk) Revert() {
+	d.content, d.damaged = d.kept.clone(), false
+	d.machine.note(history.KindMachine, "disk reverted")
+}
+
+// Lose puts an empty disk in place of the disk. It is for a machine whose daemon is
+// down.
+func (d *Disk) Lose() {
+	d.content, d.damaged = content{}, false
+	d.machine.note(history.KindMachine, "disk lost")
+}
+
+// Damage makes the journal unreadable until Lose or Revert.
+func (d *Disk) Damage() {
+	d.damaged = true
+	d.machine.note(history.KindMachine, "disk damaged")
+}
