@@ -96,5 +96,48 @@ func (c Config) validate() error {
 			faults = append(faults, fmt.Errorf("drivers: %q is named twice", name))
 		}
 	}
+	faults = append(faults, c.Session.validate())
 	return errors.Join(faults...)
 }
+
+// keepAliveMax bounds one call of the lease service.
+const keepAliveMax = 4 * time.Second
+
+// Window is how long after its last confirmed renewal was sent a session may still
+// run sandboxes; 0 in solo, where there is no end.
+func (c SessionConfig) Window() time.Duration {
+	if c.Lease <= 0 {
+		return 0
+	}
+	return c.Lease - c.Margin
+}
+
+// validate refuses a session that could not stand a single lost renewal, or whose
+// sandboxes could outlive what others wait for. How long they wait is not a setting
+// but follows from the window, the drift and the kill budget, so that it can not be
+// too short.
+func (c SessionConfig) validate() error {
+	if c.Lease == 0 {
+		return nil
+	}
+	var faults []error
+	if c.Lease < time.Second || c.Renew <= 0 || c.Margin <= 0 || c.StartMargin < 0 {
+		faults = append(faults, errors.New("session: lease, renew and margin must be set, and the start margin must not be negative"))
+	}
+	if need := 3*c.Renew + keepAliveMax; c.Window() < need {
+		faults = append(faults, fmt.Errorf("session: lease - margin (%s) must be at least 3 renewals and %s (%s)", c.Window(), keepAliveMax, need))
+	}
+	if c.KillBudget <= FenceSyncMax {
+		faults = append(faults, fmt.Errorf("session: the kill budget (%s) must be above the %s that the journal may take of it", c.KillBudget, FenceSyncMax))
+	}
+	if c.Drift < 0 || c.Drift > driftMax {
+		faults = append(faults, fmt.Errorf("session: the drift (%v) must be between 0 and %v", c.Drift, driftMax))
+	}
+	if c.StartMargin >= c.Window() {
+		faults = append(faults, fmt.Errorf("session: the start margin (%s) must be below lease - margin (%s)", c.StartMargin, c.Window()))
+	}
+	return errors.Join(faults...)
+}
+
+// driftMax is a drift that no working clock has.
+const driftMax = 0.5

@@ -60,7 +60,7 @@ func (s *labStore) apply(txn records.Txn) (records.Result, []records.Event) {
 				}
 			}
 		case records.OpPut:
-			kv := records.KV{Key: op.Key, Value: op.Value, Mod: next, Create: next}
+			kv := records.KV{Key: op.Key, Value: op.Value, Mod: next, Create: next, Lease: op.Lease}
 			if old, ok := s.keys[op.Key]; ok {
 				kv.Create = old.Create
 			}
@@ -104,6 +104,9 @@ type lab struct {
 	boot    string
 	lives   uint32
 	goal    Phase
+	session SessionConfig
+	lessor  labLeases
+	fence   labFence
 	// accept is what the operator has said of losses.
 	accept struct{ store, journal bool }
 
@@ -112,6 +115,7 @@ type lab struct {
 	boxes   map[string]*labBox
 
 	writes   []WriteJournal
+	calls    []CallLease
 	ops      []DoSandbox
 	commits  []actors.Commit
 	inputs   []actors.Input
@@ -131,6 +135,8 @@ type lab struct {
 	ended func(id string, code int32)
 	// hang says which verbs are not answered but with an error.
 	hang func(SandboxVerb) error
+	// killing is called before a KILL of a sandbox of which something is alive.
+	killing func(id string)
 }
 
 var labKeys = records.Keys{Root: records.RootDefault, Shards: 4}
@@ -139,7 +145,8 @@ func newLab() *lab {
 	l := &lab{
 		keys: labKeys, boot: "boot-1", entries: map[PlacementKey]*recordv1.JournalEntry{}, boxes: map[string]*labBox{},
 		store: labStore{keys: map[string]records.KV{}}, goal: PhaseAnnounced,
-		now: actors.Instant{Wall: time.UnixMilli(1_800_000_000_000), WallHealthy: true, Boot: time.Hour},
+		lessor: labLeases{leases: map[int64]*labLease{}, term: 7},
+		now:    actors.Instant{Wall: time.UnixMilli(1_800_000_000_000), WallHealthy: true, Boot: time.Hour},
 	}
 	l.store.apply(l.keys.Found(&recordv1.Cluster{Epoch: 1, Shards: 4, Hash: records.HashName, Solo: true, Id: "cluster-1"}))
 	return l
@@ -151,12 +158,12 @@ func (l *lab) launch() {
 	l.machine = NewMachine(MachineConfig{
 		Config: Config{
 			ID: "n1", Keys: l.keys, BootID: l.boot, LogDir: func(string, int32) string { return "/logs" }, SandboxesMax: 8, CPUMillis: 4000, MemoryBytes: 1 << 30,
-			Drivers: []string{"null"}, StartsInFlightMax: 2,
+			Drivers: []string{"null"}, StartsInFlightMax: 2, Session: l.session,
 			AcceptLostStore: l.accept.store, AcceptLostJournal: l.accept.journal,
 		},
 		Incarnation: l.lives, FreshUUID: "uuid-1",
 	})
-	l.writes, l.ops, l.commits, l.inputs, l.watched, l.follows = nil, nil, nil, nil, nil, nil
+	l.writes, l.calls, l.ops, l.commits, l.inputs, l.watched, l.follows = nil, nil, nil, nil, nil, nil, nil
 	l.timers, l.reached, l.failure = map[string]time.Duration{}, 0, nil
 	l.step(actors.Activated{})
 }
@@ -175,6 +182,15 @@ func (l *lab) step(in actors.Input) []actors.Effect {
 			l.inputs = append(l.inputs, JournalLoaded{Tag: e.Tag, Content: l.content()})
 		case WriteJournal:
 			l.writes = append(l.writes, e)
+		case CallLease:
+			l.calls = append(l.calls, e)
+		case ReadFence:
+			state, ok := l.fence.Load()
+			l.inputs = append(l.inputs, FenceRead{Tag: e.Tag, State: state, OK: ok})
+		case ArmFence:
+			l.fence.Arm(e.State)
+			state, ok := l.fence.Load()
+			l.inputs = append(l.inputs, FenceRead{Tag: e.Tag, State: state, OK: ok})
 		case DoSandbox:
 			l.ops = append(l.ops, e)
 		case actors.Commit:
@@ -231,7 +247,11 @@ func (l *lab) resync(prefix string) {
 
 // commit carries a transaction out and lets the watches know.
 func (l *lab) commit(txn records.Txn) records.Result {
+	if l.deadLease(txn) {
+		return records.Result{Err: records.Errorf(records.ClassInvalid, "the lease is gone")}
+	}
 	result, events := l.store.apply(txn)
+	result.Term = l.lessor.term
 	for _, prefix := range l.follows {
 		batch := records.Batch{Revision: l.store.revision}
 		for _, event := range events {
@@ -327,6 +347,9 @@ func (l *lab) drive(op SandboxOp) (SandboxResult, bool) {
 			return SandboxResult{}, true
 		}
 		leftover := b.alive
+		if leftover && l.killing != nil {
+			l.killing(op.ID)
+		}
 		if b.state == sandbox.StateRunning {
 			l.end(op.ID, 137, 9)
 		}
@@ -405,7 +428,11 @@ func (l *lab) settle() {
 		case len(l.commits) > 0:
 			c := l.commits[0]
 			l.commits = l.commits[1:]
-			l.step(actors.Committed{Tag: c.Tag, Result: l.commit(c.Txn)})
+			l.step(actors.Committed{Tag: c.Tag, Result: l.serve(c.Txn)})
+		case len(l.calls) > 0:
+			call := l.calls[0]
+			l.calls = l.calls[1:]
+			l.step(l.answer(call))
 		case len(l.watched) > 0:
 			f := l.watched[0]
 			l.watched = l.watched[1:]

@@ -23,6 +23,11 @@ const (
 	// StartingSyncMax is how long it may take to journal "starting"; beyond it the
 	// placement is given up, since the world may have moved on meanwhile.
 	StartingSyncMax = time.Second
+	// FenceSyncMax is how long the kill of a fenced sandbox waits for the journal to
+	// hold why. After that it is killed all the same: the fence itself remembers.
+	FenceSyncMax = time.Second
+	// FenceKillPause is the longest pause between two kills of a fenced sandbox.
+	FenceKillPause = 500 * time.Millisecond
 	// LastWordMax is how long a create that the start deadline breaks off may take to
 	// say what held it up.
 	LastWordMax = 500 * time.Millisecond
@@ -75,6 +80,8 @@ type Machine struct {
 	writes    map[uint64]func(error)
 	commits   map[uint64]func(records.Result)
 	sandboxes map[uint64]func(SandboxResult)
+	leases    map[uint64]func(actors.LeaseResult)
+	fences    map[uint64]func(FenceState, bool)
 	timers    map[string]func()
 
 	phase    Phase
@@ -88,6 +95,7 @@ type Machine struct {
 	// cluster is the id of the cluster in the store.
 	cluster  string
 	session  int64
+	tenure   tenure
 	epoch    int64
 	draining bool
 	reverted bool
@@ -120,6 +128,8 @@ func NewMachine(config MachineConfig) *Machine {
 		writes:       map[uint64]func(error){},
 		commits:      map[uint64]func(records.Result){},
 		sandboxes:    map[uint64]func(SandboxResult){},
+		leases:       map[uint64]func(actors.LeaseResult){},
+		fences:       map[uint64]func(FenceState, bool){},
 		timers:       map[string]func(){},
 		placements:   map[string]*placement{},
 		ofRun:        map[string][]*placement{},
@@ -132,6 +142,7 @@ func NewMachine(config MachineConfig) *Machine {
 // Step takes one input. Results that nobody waits for any more are dropped.
 func (m *Machine) Step(now actors.Instant, in actors.Input) []actors.Effect {
 	m.now, m.out = now, nil
+	m.checkFence()
 	switch in := in.(type) {
 	case actors.Activated:
 		m.emit(Attach{})
@@ -153,6 +164,14 @@ func (m *Machine) Step(now actors.Instant, in actors.Input) []actors.Effect {
 	case SandboxDone:
 		if then, ok := take(m.sandboxes, in.Tag); ok {
 			then(in.Result)
+		}
+	case LeaseCalled:
+		if then, ok := take(m.leases, in.Tag); ok {
+			then(in.Result)
+		}
+	case FenceRead:
+		if then, ok := take(m.fences, in.Tag); ok {
+			then(in.State, in.OK)
 		}
 	case actors.TimerFired:
 		if then, ok := take(m.timers, in.Name); ok {
@@ -242,7 +261,7 @@ func sortedKeys[V any](of map[string]V) []string { return slices.Sorted(maps.Key
 // show publishes the status if it has changed.
 func (m *Machine) show() {
 	status := Status{
-		Phase: m.phase, UUID: m.meta.GetUuid(), Session: m.session, Draining: m.draining,
+		Phase: m.phase, UUID: m.meta.GetUuid(), Session: m.session, Draining: m.draining, Fenced: m.session != 0 && m.fenced(),
 		Starting: m.counts[classStarting], Sandboxes: m.counts[classStarting] + m.counts[classRunning],
 		Unacknowledged: m.counts[classReporting],
 		Quarantined:    m.counts[classQuarantined] + int64(len(m.orphans)),

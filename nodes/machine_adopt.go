@@ -38,7 +38,7 @@ func (m *Machine) look() {
 				found[info.ID] = survivor{driver: driver, info: info}
 			}
 			if left--; left == 0 {
-				m.adopted(found)
+				m.recheckFence(func() { m.adopted(found) })
 			}
 		})
 	}
@@ -69,6 +69,9 @@ func (m *Machine) adopted(found map[string]survivor) {
 	}
 	for _, id := range sortedKeys(found) {
 		m.orphans[id] = &orphan{driver: found[id].driver, info: found[id].info}
+	}
+	if m.fenced() || m.overdue(0) {
+		m.latch("its session ended while it was away")
 	}
 	m.reach(PhaseAdopted)
 }
@@ -109,7 +112,7 @@ func (m *Machine) adoptStarted(p *placement, info sandbox.Info, found bool) {
 	sameBoot := p.entry.GetBootId() == m.config.BootID
 	switch {
 	case found && info.State == sandbox.StateExited:
-		p.finished = true
+		p.finished = !m.fenced()
 		m.awaitExit(p)
 		m.expectExit(p)
 	case found && sameBoot && info.State == sandbox.StateRunning && p.started():
@@ -129,6 +132,9 @@ func (m *Machine) adoptStarted(p *placement, info sandbox.Info, found bool) {
 // is left. The end is journaled before the kill: a kill of ours must not pass for
 // the command's own end (G7).
 func (m *Machine) evict(then func()) {
+	if m.leased() {
+		m.latch("its session ended while it was away")
+	}
 	for _, id := range sortedKeys(m.placements) {
 		p := m.placements[id]
 		if !p.ended() && !p.finished {

@@ -9,13 +9,15 @@ import (
 	recordv1 "github.com/errand-run/errand/messages/errand/record/v1"
 )
 
-// followed takes a batch of one of the two prefixes that the node follows.
+// followed takes a batch of one of the prefixes that the node follows.
 func (m *Machine) followed(in actors.Followed) {
 	switch in.Prefix {
 	case m.keys.AssignmentsOf(m.config.ID):
 		m.applyAssignments(in.Batch)
 	case m.keys.Drain(m.config.ID):
 		m.applyDrain(in.Batch)
+	case m.keys.Node(m.config.ID):
+		m.applySession(in.Batch)
 	}
 	if m.climbing && m.phase+1 == PhaseReconciling && m.assignments.Revision() > 0 {
 		m.reach(PhaseReconciling)
@@ -94,9 +96,9 @@ func (m *Machine) assigned(a *recordv1.Assignment, commit int64) {
 	switch {
 	case known:
 		m.desired(p, a.GetDesired(), a.GetStopReason(), a.GetStopForce())
-	case a.GetSession() == m.session:
+	case a.GetSession() == m.session && !m.fenced():
 		m.accept(a, commit)
-	case a.GetSession() < m.session:
+	case a.GetSession() <= m.session:
 		m.disown(a, commit)
 	default:
 		m.log(actors.LogWarn, "assignment of a session that is not this node's", "run", a.GetRun(), "session", a.GetSession())
@@ -117,7 +119,7 @@ func (m *Machine) toldToStart(start *actorv1.Start) {
 		m.remind(p)
 		return
 	}
-	if a.GetSession() != m.session {
+	if a.GetSession() != m.session || m.fenced() {
 		return
 	}
 	if commit <= m.assignments.Revision() {

@@ -81,6 +81,7 @@ func (m *Machine) exit(p *placement, exit *recordv1.Exit) {
 		return
 	}
 	p.observed = nil
+	exit = m.underFence(p, exit)
 	if exit.GetAt() == 0 {
 		exit.At = m.now.Milli()
 	}
@@ -134,10 +135,18 @@ func (m *Machine) endTimers(p *placement) {
 // empty kills what outlived the command: terminal means gone (G4), so nothing is
 // told before that is sure.
 func (m *Machine) empty(p *placement, try int) {
+	if try == 0 && p.emptying {
+		return
+	}
+	p.emptying = true
+	// A start that is under way may come after the kill.
+	early := p.starting
 	m.do(SandboxOp{Verb: VerbKill, Driver: p.entry.GetDriver(), ID: p.id}, func(result SandboxResult) {
 		if result.Err != nil {
 			m.log(actors.LogWarn, "sandbox is not empty; it is tried again", "run", p.key.Run, "error", result.Err.Error())
-			m.after("empty/"+p.id, backoff(try), func() { m.empty(p, try+1) })
+		}
+		if result.Err != nil || early {
+			m.after("empty/"+p.id, m.killPause(try), func() { m.empty(p, try+1) })
 			return
 		}
 		p.entry.Exit.Leftover = p.entry.GetExit().GetLeftover() || result.Leftover

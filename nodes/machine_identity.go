@@ -32,6 +32,12 @@ func (m *Machine) identify(try int, then func()) {
 		if result.Err != nil {
 			m.trouble = fmt.Sprintf("read what the store says of the node: %v", result.Err)
 			m.log(actors.LogWarn, "the store does not say whose the name is; it is asked again", "error", result.Err.Error())
+			if m.overdue(0) {
+				// The fence, which is of this boot and of the journal's session, is proof enough to
+				// kill what may not run any more.
+				then()
+				return
+			}
 			m.after("identify", backoff(try), func() { m.identify(try+1, then) })
 			return
 		}

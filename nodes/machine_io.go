@@ -1,6 +1,8 @@
 package nodes
 
 import (
+	"time"
+
 	"github.com/errand-run/errand/actors"
 	recordv1 "github.com/errand-run/errand/messages/errand/record/v1"
 )
@@ -40,6 +42,9 @@ type Status struct {
 	Session int64
 	// Draining nodes take nothing more.
 	Draining bool
+	// Fenced nodes have lost their session: they take nothing, end what they run, and
+	// then register anew.
+	Fenced bool
 	// Sandboxes have not ended; Starting of them are not running yet.
 	Sandboxes int64
 	Starting  int64
@@ -49,6 +54,25 @@ type Status struct {
 	Quarantined int64
 	// Trouble is what keeps the node from going on, empty when nothing does.
 	Trouble string
+}
+
+// LeaseVerb is which method of actors.Leases a LeaseOp calls.
+type LeaseVerb uint8
+
+// The verbs of a LeaseOp.
+const (
+	LeaseGrant LeaseVerb = iota + 1
+	LeaseKeepAlive
+	LeaseRevoke
+)
+
+// LeaseOp is one call of actors.Leases.
+type LeaseOp struct {
+	Verb LeaseVerb
+	// Lease is that of a KeepAlive or Revoke.
+	Lease int64
+	// TTL is that of a Grant.
+	TTL time.Duration
 }
 
 // The inputs of the node's own.
@@ -67,6 +91,17 @@ type (
 	JournalWritten struct {
 		Tag uint64
 		Err error
+	}
+	// LeaseCalled is the result of a CallLease.
+	LeaseCalled struct {
+		Tag    uint64
+		Result actors.LeaseResult
+	}
+	// FenceRead is what the fence holds, after a ReadFence or an ArmFence.
+	FenceRead struct {
+		Tag   uint64
+		State FenceState
+		OK    bool
 	}
 	// SandboxDone is the result of a DoSandbox.
 	SandboxDone struct {
@@ -89,6 +124,21 @@ type (
 	WriteJournal struct {
 		Tag    uint64
 		Change JournalChange
+	}
+	// CallLease is one call of the store's lease service.
+	CallLease struct {
+		Tag uint64
+		Op  LeaseOp
+	}
+	// ReadFence reads the state of the fence.
+	ReadFence struct {
+		Tag uint64
+	}
+	// ArmFence replaces it, and then reads what it holds. Whatever effect comes after
+	// it finds it done.
+	ArmFence struct {
+		Tag   uint64
+		State FenceState
 	}
 	// DoSandbox carries out a sandbox operation.
 	DoSandbox struct {

@@ -26,6 +26,9 @@ func (m *Machine) climb() {
 	case PhaseReconciling:
 		m.emit(actors.Follow{Prefix: m.keys.AssignmentsOf(m.config.ID)})
 		m.emit(actors.Follow{Prefix: m.keys.Drain(m.config.ID)})
+		if m.leased() {
+			m.emit(actors.Follow{Prefix: m.keys.Node(m.config.ID)})
+		}
 	case PhaseAnnounced:
 		m.reach(PhaseAnnounced)
 	}
@@ -72,10 +75,10 @@ func (m *Machine) recovered(content JournalContent) {
 	}
 	if content.Meta != nil {
 		m.meta = proto.CloneOf(content.Meta)
-		m.reach(PhaseRecovered)
+		m.recoverFence()
 		return
 	}
 	// It is written when it is known that the node's name is free.
 	m.fresh, m.meta = true, &recordv1.JournalMeta{Node: m.config.ID, Uuid: m.config.FreshUUID}
-	m.reach(PhaseRecovered)
+	m.recoverFence()
 }

@@ -1,7 +1,9 @@
 package nodes
 
 import (
+	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -43,6 +45,10 @@ func (m *Machine) refusal(driver string, cpuMillis, memoryBytes int64) (string, 
 		return "the node is starting: it is not registered yet", 0
 	case !m.enabled(driver):
 		return m.notEnabled(driver), recordv1.Reason_REASON_START_ERROR
+	case m.fenced():
+		return "the node is fenced: it has lost its session and registers anew when nothing is left of it", 0
+	case m.overdue(m.config.Session.StartMargin):
+		return "the node could not renew its session for too long", 0
 	case m.draining:
 		return "the node is draining", 0
 	case m.journalErr != nil:
@@ -78,6 +84,13 @@ func (m *Machine) release(key PlacementKey) bool {
 		m.usage.add(-1, held.cpuMillis, held.memoryBytes)
 	}
 	return ok
+}
+
+// sortedPlacementKeys makes an order out of a map by placement.
+func sortedPlacementKeys[V any](of map[PlacementKey]V) []PlacementKey {
+	return slices.SortedFunc(maps.Keys(of), func(a, b PlacementKey) int {
+		return cmp.Or(cmp.Compare(a.Run, b.Run), cmp.Compare(a.Attempt, b.Attempt), cmp.Compare(a.Placement, b.Placement))
+	})
 }
 
 // expireReservations is called before room is judged; the order does not matter,

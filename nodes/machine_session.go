@@ -2,6 +2,7 @@ package nodes
 
 import (
 	"fmt"
+	"time"
 
 	"google.golang.org/protobuf/proto"
 
@@ -11,7 +12,8 @@ import (
 )
 
 // register resumes the session of before or opens a new one. In solo nobody else
-// can start anything, so a session has no lease and lasts as long as the boot.
+// can start anything, so a session has no lease and lasts as long as the boot; else
+// it lasts as long as its lease is renewed in time.
 func (m *Machine) register() { m.registerTry(0) }
 
 func (m *Machine) registerTry(try int) {
@@ -37,7 +39,7 @@ func (m *Machine) registerAgain(try int, err error) {
 func (m *Machine) judgeSession(loaded records.Result, try int) {
 	info, infoMod, err := m.judgeOwner(loaded)
 	if err != nil {
-		m.refuse(fmt.Errorf("register node %s: %w", m.config.ID, err))
+		m.refuseSession(try, err)
 		return
 	}
 	if m.foreign(info) {
@@ -51,29 +53,39 @@ func (m *Machine) judgeSession(loaded records.Result, try int) {
 	}
 	session := &recordv1.NodeSession{}
 	if err := records.Decode(kv, session); err != nil {
-		m.refuse(fmt.Errorf("register node %s: %w", m.config.ID, err))
+		m.refuseSession(try, err)
 		return
 	}
-	if m.resumable(kv, session) {
+	switch {
+	case !m.resumable(kv, session):
+		m.evict(func() { m.endSession(kv, try) })
+	case m.leased():
+		m.resumeLeased(kv, session, info, try)
+	default:
 		m.resume(kv, session, try)
+	}
+}
+
+// refuseSession gives the start up; a node that was up already waits for somebody to
+// look at it.
+func (m *Machine) refuseSession(try int, err error) {
+	err = fmt.Errorf("register node %s: %w", m.config.ID, err)
+	if m.phase >= PhaseRegistered {
+		m.registerAgain(try, err)
 		return
 	}
-	m.evict(func() {
-		m.commit(m.keys.Unregister(m.config.ID, kv.Mod), func(result records.Result) {
-			if result.Err != nil {
-				m.registerAgain(try, fmt.Errorf("end the session of before: %w", result.Err))
-				return
-			}
-			m.registerTry(try + 1)
-		})
-	})
+	m.refuse(err)
 }
 
 // resumable tells whether a session is this journal's, of this boot. A session
 // that was opened just before a crash is not in the journal yet, but its
-// generation is: it was written first and is used once.
+// generation is: it was written first and is used once. One with a lease must also
+// be that which the fence of this boot knows, and not be fenced.
 func (m *Machine) resumable(kv records.KV, session *recordv1.NodeSession) bool {
 	if session.GetUuid() != m.meta.GetUuid() || session.GetBootId() != m.config.BootID || m.meta.GetBootId() != m.config.BootID {
+		return false
+	}
+	if m.leased() && (m.fenced() || m.tenure.fence.Session != kv.Create || kv.Lease == 0 || kv.Lease != m.meta.GetLease()) {
 		return false
 	}
 	if m.meta.GetSession() != 0 {
@@ -120,20 +132,30 @@ func (m *Machine) open(info *recordv1.NodeInfo, infoMod int64, assignments []rec
 			m.disown(assignment, kv.Create)
 		}
 	}
-	m.meta.Generation = max(m.meta.GetGeneration(), info.GetGeneration()) + 1
-	m.meta.Session, m.meta.BootId, m.meta.Epoch, m.meta.Cluster = 0, m.config.BootID, m.epoch, m.cluster
-	m.journal(JournalChange{Meta: proto.CloneOf(m.meta)}, func() {
-		m.fresh = false
-		generation := m.meta.GetGeneration()
-		next := &recordv1.NodeInfo{Uuid: m.meta.GetUuid(), Generation: generation}
-		txn := m.keys.Register(m.config.ID, m.describe(generation, m.now.Milli()), 0, infoMod, next)
-		m.commit(txn, func(result records.Result) {
-			if result.Err != nil || !result.Succeeded {
-				m.registerAgain(try, result.Err)
-				return
-			}
-			m.opened(result.Revision)
+	m.grant(try, func(lease int64, deadline time.Duration) {
+		m.meta.Generation = max(m.meta.GetGeneration(), info.GetGeneration()) + 1
+		m.meta.Session, m.meta.BootId, m.meta.Epoch, m.meta.Cluster = 0, m.config.BootID, m.epoch, m.cluster
+		m.meta.Lease = lease
+		m.journal(JournalChange{Meta: proto.CloneOf(m.meta)}, func() {
+			m.fresh = false
+			m.enter(infoMod, lease, deadline, try)
 		})
+	})
+}
+
+// enter puts the session into the store; its generation and its lease are in the
+// journal.
+func (m *Machine) enter(infoMod, lease int64, deadline time.Duration, try int) {
+	generation := m.meta.GetGeneration()
+	info := &recordv1.NodeInfo{Uuid: m.meta.GetUuid(), Generation: generation, WindowMs: m.config.Session.Window().Milliseconds()}
+	txn := m.keys.Register(m.config.ID, m.describe(generation, m.now.Milli()), lease, infoMod, info)
+	m.commit(txn, func(result records.Result) {
+		if result.Err != nil || !result.Succeeded {
+			m.registerAgain(try, result.Err)
+			return
+		}
+		m.hold(result.Revision, deadline)
+		m.opened(result.Revision)
 	})
 }
 
@@ -142,7 +164,9 @@ func (m *Machine) opened(session int64) {
 	m.session, m.trouble = session, ""
 	done := func() {
 		m.log(actors.LogInfo, "session", "node", m.config.ID, "session", m.session, "generation", m.meta.GetGeneration())
-		m.reach(PhaseRegistered)
+		if m.phase < PhaseRegistered {
+			m.reach(PhaseRegistered)
+		}
 		m.endOrphans()
 		for _, id := range sortedKeys(m.placements) {
 			m.remind(m.placements[id])

@@ -81,6 +81,7 @@ func (m *Machine) create(p *placement) {
 		m.creating--
 		m.createdOrNot(p, result.Err)
 		m.settle(p)
+		m.emptyPerhaps()
 		m.pump()
 	})
 }
@@ -176,9 +177,13 @@ func (m *Machine) startJournaled(p *placement) {
 		m.log(actors.LogWarn, "journal is slow; the placement is given back", "run", p.key.Run, "took", took)
 		m.void(p, &recordv1.Void{Message: "the node's journal took " + took.Round(time.Millisecond).String() + " to write"})
 		return
+	case m.overdue(m.config.Session.StartMargin):
+		m.void(p, &recordv1.Void{Message: "the node could not renew its session for too long"})
+		return
 	}
-	p.startCalled = true
+	p.startCalled, p.starting = true, true
 	m.do(SandboxOp{Verb: VerbStart, Driver: p.entry.GetDriver(), ID: p.id}, func(result SandboxResult) {
+		p.starting = false
 		m.releaseSlot(p)
 		m.startAnswered(p, result)
 		m.settle(p)

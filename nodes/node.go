@@ -70,6 +70,9 @@ func New(ports Ports, config Config) (*Node, error) {
 	if ports.Clock == nil || ports.Store == nil || ports.Rand == nil || ports.Journal == nil || ports.Sandboxes == nil {
 		return nil, errors.New("node: clock, store, rand, journal and sandboxes must be given")
 	}
+	if config.Session.Lease > 0 && (ports.Leases == nil || ports.Fence == nil) {
+		return nil, errors.New("node: leases and fence must be given unless the session is solo")
+	}
 	if ports.Log == nil {
 		ports.Log = zap.NewNop()
 	}
@@ -142,7 +145,7 @@ func (n *Node) perform(effect actors.Effect, deliver func(actors.Input)) bool {
 	case Show:
 		n.status.Store(&e.Status)
 	default:
-		return false
+		return n.performSession(effect, deliver)
 	}
 	return true
 }

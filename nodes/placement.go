@@ -30,6 +30,8 @@ type placement struct {
 	creating    bool
 	mayExist    bool
 	startCalled bool
+	// starting means that the driver has been asked to start it and has not answered.
+	starting bool
 	// creatingFrom and syncingFrom are on the monotonic clock.
 	creatingFrom time.Duration
 	syncingFrom  time.Duration
@@ -51,9 +53,11 @@ type placement struct {
 
 	// The end.
 	waiting bool
-	// finished means that the driver said so at the adoption.
+	// finished means that the driver said so when nobody had fenced the session.
 	finished bool
 	observed *recordv1.Exit
+	// emptying means that what is left of it is being killed; emptied, that nothing is.
+	emptying bool
 	emptied  bool
 	// durable means that the end is in the journal; flushed, that nothing is left of
 	// the command and its log is as complete as it gets.
@@ -185,7 +189,7 @@ func (m *Machine) settle(p *placement) {
 
 // emptyPerhaps tells whoever waits for it that no process of ours is left.
 func (m *Machine) emptyPerhaps() {
-	if m.whenEmpty == nil || m.counts[classStarting]+m.counts[classRunning] > 0 {
+	if m.whenEmpty == nil || m.counts[classStarting]+m.counts[classRunning] > 0 || m.creating > 0 {
 		return
 	}
 	for _, o := range m.orphans {
