@@ -9,6 +9,7 @@ package stepping
 
 import (
 	"math/rand/v2"
+	"slices"
 
 	"github.com/asynkron/protoactor-go/actor"
 )
@@ -16,35 +17,72 @@ import (
 // Scheduler is an actor.Dispatcher whose turns wait until they are stepped. It
 // belongs to one goroutine, together with all that sends to its actors.
 type Scheduler struct {
-	runnable []func()
-	random   *rand.Rand
-	steps    uint64
+	waiting []turn
+	random  *rand.Rand
+	order   *Order
+	actors  uint64
+	steps   uint64
+}
+
+// turn is one that waits.
+type turn struct {
+	run func()
+	// actor numbers the mailboxes of a scheduler, from 1; 0 is for turns that are not
+	// a mailbox's of this package.
+	actor uint64
+	// order is when it began to wait.
+	order uint64
 }
 
 var _ actor.Dispatcher = (*Scheduler)(nil)
 
+// Order tells in which order the turns of several schedulers began to wait. The
+// zero Order is ready for use.
+type Order struct{ last uint64 }
+
 // NewScheduler makes a scheduler that picks by the seed.
 func NewScheduler(seed uint64) *Scheduler {
-	return &Scheduler{random: rand.New(rand.NewPCG(seed, seed^0x9e3779b97f4a7c15))} //nolint:gosec // reproducible on purpose
+	return &Scheduler{order: &Order{}, random: rand.New(rand.NewPCG(seed, seed^0x9e3779b97f4a7c15))} //nolint:gosec // reproducible on purpose
 }
 
+// Among makes one of several schedulers that share an order and a Policy, which
+// picks for them. Its own Step runs the turn that has waited longest.
+func Among(order *Order) *Scheduler { return &Scheduler{order: order} }
+
 // Schedule keeps a turn until it is picked.
-func (s *Scheduler) Schedule(turn func()) { s.runnable = append(s.runnable, turn) }
+func (s *Scheduler) Schedule(run func()) { s.schedule(run, 0) }
+
+func (s *Scheduler) schedule(run func(), actor uint64) {
+	s.order.last++
+	s.waiting = append(s.waiting, turn{run: run, actor: actor, order: s.order.last})
+}
 
 // Throughput is of no use to the mailbox of this package.
 func (s *Scheduler) Throughput() int { return 1 }
 
+// Waiting is how many turns wait.
+func (s *Scheduler) Waiting() int { return len(s.waiting) }
+
 // Step runs one of the turns that wait. It reports false when there is none.
 func (s *Scheduler) Step() bool {
-	if len(s.runnable) == 0 {
+	if len(s.waiting) == 0 {
 		return false
 	}
-	i := s.random.IntN(len(s.runnable))
-	turn := s.runnable[i]
-	s.runnable = append(s.runnable[:i], s.runnable[i+1:]...)
-	s.steps++
-	turn()
+	i := 0
+	if s.random != nil {
+		i = s.random.IntN(len(s.waiting))
+	}
+	s.StepAt(i)
 	return true
+}
+
+// StepAt runs the turn at a place among those that wait, which are in the order in
+// which they began to.
+func (s *Scheduler) StepAt(i int) {
+	run := s.waiting[i].run
+	s.waiting = slices.Delete(s.waiting, i, i+1)
+	s.steps++
+	run()
 }
 
 // Settle steps until no turn waits or limit steps were made, and reports whether
@@ -55,7 +93,7 @@ func (s *Scheduler) Settle(limit int) bool {
 			return true
 		}
 	}
-	return len(s.runnable) == 0
+	return len(s.waiting) == 0
 }
 
 // Steps is how many turns have run.
@@ -75,6 +113,8 @@ type mailbox struct {
 	scheduled  bool
 	invoker    actor.MessageInvoker
 	dispatcher actor.Dispatcher
+	// number is the mailbox's in its scheduler.
+	number uint64
 }
 
 func (m *mailbox) PostUserMessage(message any) {
@@ -94,6 +134,10 @@ func (m *mailbox) PostSystemMessage(message any) {
 
 func (m *mailbox) RegisterHandlers(invoker actor.MessageInvoker, dispatcher actor.Dispatcher) {
 	m.invoker, m.dispatcher = invoker, dispatcher
+	if s, ok := dispatcher.(*Scheduler); ok {
+		s.actors++
+		m.number = s.actors
+	}
 }
 
 func (m *mailbox) Start() {}
@@ -105,6 +149,10 @@ func (m *mailbox) schedule() {
 		return
 	}
 	m.scheduled = true
+	if s, ok := m.dispatcher.(*Scheduler); ok {
+		s.schedule(m.turn, m.number)
+		return
+	}
 	m.dispatcher.Schedule(m.turn)
 }
 
