@@ -125,7 +125,9 @@ type Wake struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Run   string                 `protobuf:"bytes,1,opt,name=run,proto3" json:"run,omitempty"`
 	// The shard whose deadline actor asks; absent when a client's Create does.
-	Shard         *int32 `protobuf:"varint,2,opt,name=shard,proto3,oneof" json:"shard,omitempty"`
+	Shard *int32 `protobuf:"varint,2,opt,name=shard,proto3,oneof" json:"shard,omitempty"`
+	// The node of that deadline actor: several nodes have one for the same shard.
+	Node          string `protobuf:"bytes,3,opt,name=node,proto3" json:"node,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -172,6 +174,13 @@ func (x *Wake) GetShard() int32 {
 		return *x.Shard
 	}
 	return 0
+}
+
+func (x *Wake) GetNode() string {
+	if x != nil {
+		return x.Node
+	}
+	return ""
 }
 
 // Awake answers a Wake to the deadline actor.
@@ -230,13 +239,15 @@ func (x *Awake) GetInMs() int64 {
 
 // Reserve asks a node to hold room for one attempt.
 type Reserve struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Run           string                 `protobuf:"bytes,1,opt,name=run,proto3" json:"run,omitempty"`
-	Attempt       int32                  `protobuf:"varint,2,opt,name=attempt,proto3" json:"attempt,omitempty"`
-	Placement     int32                  `protobuf:"varint,3,opt,name=placement,proto3" json:"placement,omitempty"`
-	Driver        string                 `protobuf:"bytes,4,opt,name=driver,proto3" json:"driver,omitempty"`
-	CpuMillis     int64                  `protobuf:"varint,5,opt,name=cpu_millis,json=cpuMillis,proto3" json:"cpu_millis,omitempty"`
-	MemoryBytes   int64                  `protobuf:"varint,6,opt,name=memory_bytes,json=memoryBytes,proto3" json:"memory_bytes,omitempty"`
+	state       protoimpl.MessageState `protogen:"open.v1"`
+	Run         string                 `protobuf:"bytes,1,opt,name=run,proto3" json:"run,omitempty"`
+	Attempt     int32                  `protobuf:"varint,2,opt,name=attempt,proto3" json:"attempt,omitempty"`
+	Placement   int32                  `protobuf:"varint,3,opt,name=placement,proto3" json:"placement,omitempty"`
+	Driver      string                 `protobuf:"bytes,4,opt,name=driver,proto3" json:"driver,omitempty"`
+	CpuMillis   int64                  `protobuf:"varint,5,opt,name=cpu_millis,json=cpuMillis,proto3" json:"cpu_millis,omitempty"`
+	MemoryBytes int64                  `protobuf:"varint,6,opt,name=memory_bytes,json=memoryBytes,proto3" json:"memory_bytes,omitempty"`
+	// The node of the run actor that asks, for the answer concerns no other.
+	Node          string `protobuf:"bytes,7,opt,name=node,proto3" json:"node,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -311,6 +322,13 @@ func (x *Reserve) GetMemoryBytes() int64 {
 		return x.MemoryBytes
 	}
 	return 0
+}
+
+func (x *Reserve) GetNode() string {
+	if x != nil {
+		return x.Node
+	}
+	return ""
 }
 
 // Reserved is the node's answer to the run.
@@ -998,9 +1016,11 @@ func (x *Canceled) GetRevision() int64 {
 // lost, doubled or overtaken.
 type Packet struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Numbers the packets of a sender that expect something back.
+	// Numbers the Delivers of a directory that expect something back, from 1; 0 is for
+	// one that expects nothing. Taken and Reply repeat it.
 	Id uint64 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
-	// Distinguishes the sender's directory from an earlier one of the same node.
+	// Distinguishes the directory that sent the Deliver from an earlier one of the same
+	// node. Taken and Reply repeat it.
 	Incarnation uint64 `protobuf:"varint,2,opt,name=incarnation,proto3" json:"incarnation,omitempty"`
 	// Types that are valid to be assigned to Content:
 	//
@@ -1122,7 +1142,9 @@ type Deliver struct {
 	Type    string `protobuf:"bytes,3,opt,name=type,proto3" json:"type,omitempty"`
 	Message []byte `protobuf:"bytes,4,opt,name=message,proto3" json:"message,omitempty"`
 	// The sender waits for the actor's answer.
-	Ask           bool `protobuf:"varint,5,opt,name=ask,proto3" json:"ask,omitempty"`
+	Ask bool `protobuf:"varint,5,opt,name=ask,proto3" json:"ask,omitempty"`
+	// How long it waits at most.
+	WaitMs        int64 `protobuf:"varint,6,opt,name=wait_ms,json=waitMs,proto3" json:"wait_ms,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1192,6 +1214,13 @@ func (x *Deliver) GetAsk() bool {
 	return false
 }
 
+func (x *Deliver) GetWaitMs() int64 {
+	if x != nil {
+		return x.WaitMs
+	}
+	return 0
+}
+
 // Taken says that the receiver's directory has the message of the same id, or, with
 // a cause, that it does not take it.
 type Taken struct {
@@ -1240,9 +1269,11 @@ func (x *Taken) GetRefusal() string {
 
 // Reply is the actor's answer to an ask of the same id.
 type Reply struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Type          string                 `protobuf:"bytes,1,opt,name=type,proto3" json:"type,omitempty"`
-	Message       []byte                 `protobuf:"bytes,2,opt,name=message,proto3" json:"message,omitempty"`
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	Type    string                 `protobuf:"bytes,1,opt,name=type,proto3" json:"type,omitempty"`
+	Message []byte                 `protobuf:"bytes,2,opt,name=message,proto3" json:"message,omitempty"`
+	// Why there is no answer.
+	Refusal       string `protobuf:"bytes,3,opt,name=refusal,proto3" json:"refusal,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1291,20 +1322,28 @@ func (x *Reply) GetMessage() []byte {
 	return nil
 }
 
+func (x *Reply) GetRefusal() string {
+	if x != nil {
+		return x.Refusal
+	}
+	return ""
+}
+
 var File_errand_actor_v1_actor_proto protoreflect.FileDescriptor
 
 const file_errand_actor_v1_actor_proto_rawDesc = "" +
 	"\n" +
 	"\x1berrand/actor/v1/actor.proto\x12\x0ferrand.actor.v1\x1a\x1derrand/record/v1/record.proto\"\n" +
 	"\n" +
-	"\bActivate\"=\n" +
+	"\bActivate\"Q\n" +
 	"\x04Wake\x12\x10\n" +
 	"\x03run\x18\x01 \x01(\tR\x03run\x12\x19\n" +
-	"\x05shard\x18\x02 \x01(\x05H\x00R\x05shard\x88\x01\x01B\b\n" +
+	"\x05shard\x18\x02 \x01(\x05H\x00R\x05shard\x88\x01\x01\x12\x12\n" +
+	"\x04node\x18\x03 \x01(\tR\x04nodeB\b\n" +
 	"\x06_shard\".\n" +
 	"\x05Awake\x12\x10\n" +
 	"\x03run\x18\x01 \x01(\tR\x03run\x12\x13\n" +
-	"\x05in_ms\x18\x02 \x01(\x03R\x04inMs\"\xad\x01\n" +
+	"\x05in_ms\x18\x02 \x01(\x03R\x04inMs\"\xc1\x01\n" +
 	"\aReserve\x12\x10\n" +
 	"\x03run\x18\x01 \x01(\tR\x03run\x12\x18\n" +
 	"\aattempt\x18\x02 \x01(\x05R\aattempt\x12\x1c\n" +
@@ -1312,7 +1351,8 @@ const file_errand_actor_v1_actor_proto_rawDesc = "" +
 	"\x06driver\x18\x04 \x01(\tR\x06driver\x12\x1d\n" +
 	"\n" +
 	"cpu_millis\x18\x05 \x01(\x03R\tcpuMillis\x12!\n" +
-	"\fmemory_bytes\x18\x06 \x01(\x03R\vmemoryBytes\"\xa0\x02\n" +
+	"\fmemory_bytes\x18\x06 \x01(\x03R\vmemoryBytes\x12\x12\n" +
+	"\x04node\x18\a \x01(\tR\x04node\"\xa0\x02\n" +
 	"\bReserved\x12\x10\n" +
 	"\x03run\x18\x01 \x01(\tR\x03run\x12\x18\n" +
 	"\aattempt\x18\x02 \x01(\x05R\aattempt\x12\x1c\n" +
@@ -1380,18 +1420,20 @@ const file_errand_actor_v1_actor_proto_rawDesc = "" +
 	"\adeliver\x18\x03 \x01(\v2\x18.errand.actor.v1.DeliverH\x00R\adeliver\x12.\n" +
 	"\x05taken\x18\x04 \x01(\v2\x16.errand.actor.v1.TakenH\x00R\x05taken\x12.\n" +
 	"\x05reply\x18\x05 \x01(\v2\x16.errand.actor.v1.ReplyH\x00R\x05replyB\t\n" +
-	"\acontent\"y\n" +
+	"\acontent\"\x92\x01\n" +
 	"\aDeliver\x12\x12\n" +
 	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x1a\n" +
 	"\bidentity\x18\x02 \x01(\tR\bidentity\x12\x12\n" +
 	"\x04type\x18\x03 \x01(\tR\x04type\x12\x18\n" +
 	"\amessage\x18\x04 \x01(\fR\amessage\x12\x10\n" +
-	"\x03ask\x18\x05 \x01(\bR\x03ask\"!\n" +
+	"\x03ask\x18\x05 \x01(\bR\x03ask\x12\x17\n" +
+	"\await_ms\x18\x06 \x01(\x03R\x06waitMs\"!\n" +
 	"\x05Taken\x12\x18\n" +
-	"\arefusal\x18\x01 \x01(\tR\arefusal\"5\n" +
+	"\arefusal\x18\x01 \x01(\tR\arefusal\"O\n" +
 	"\x05Reply\x12\x12\n" +
 	"\x04type\x18\x01 \x01(\tR\x04type\x12\x18\n" +
-	"\amessage\x18\x02 \x01(\fR\amessageB?Z=github.com/errand-run/errand/messages/errand/actor/v1;actorv1b\x06proto3"
+	"\amessage\x18\x02 \x01(\fR\amessage\x12\x18\n" +
+	"\arefusal\x18\x03 \x01(\tR\arefusalB?Z=github.com/errand-run/errand/messages/errand/actor/v1;actorv1b\x06proto3"
 
 var (
 	file_errand_actor_v1_actor_proto_rawDescOnce sync.Once
