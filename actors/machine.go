@@ -77,6 +77,8 @@ type (
 		Kind     string
 		Identity string
 		Message  proto.Message
+		// Node is where the actor is told, wherever it belongs; "" is where it belongs.
+		Node string
 	}
 	// Answer answers a Received that somebody waits for.
 	Answer struct {

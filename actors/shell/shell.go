@@ -160,7 +160,7 @@ func (s *shell) perform(ctx actor.Context, effect actors.Effect) {
 	case actors.SetTimer:
 		s.setTimer(ctx, e.Name, e.After)
 	case actors.Tell:
-		s.ports.Router.Tell(e.Kind, e.Identity, e.Message)
+		s.tell(e)
 	case actors.Answer:
 		if to, ok := e.To.(*actor.PID); ok {
 			ctx.Send(to, e.Message)
@@ -176,6 +176,14 @@ func (s *shell) perform(ctx actor.Context, effect actors.Effect) {
 			panic(fmt.Sprintf("shell: nobody carries out a %T", effect))
 		}
 	}
+}
+
+func (s *shell) tell(e actors.Tell) {
+	if e.Node != "" {
+		s.ports.Router.TellAt(e.Node, e.Kind, e.Identity, e.Message)
+		return
+	}
+	s.ports.Router.Tell(e.Kind, e.Identity, e.Message)
 }
 
 // deliver returns how a port hands an input back.

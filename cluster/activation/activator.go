@@ -2,8 +2,10 @@ package activation
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/asynkron/protoactor-go/actor"
 	"go.uber.org/zap"
@@ -21,6 +23,10 @@ type address struct{ kind, identity string }
 type delivery struct {
 	to      address
 	message proto.Message
+	// node is where it is to be delivered, wherever the actor belongs; mostly "".
+	node string
+	// wait is how long the answer may take.
+	wait time.Duration
 }
 
 // refusal answers an Ask in the actor's stead.
@@ -55,6 +61,8 @@ type plan struct {
 	// sequence numbers activations: no two ever have the same name, so that what was
 	// meant for an actor that is gone can not reach its successor.
 	sequence uint64
+	// last is the last number that number has given.
+	last uint64
 }
 
 // activator owns the map of live actors and is their parent. All its state is
@@ -63,13 +71,20 @@ type activator struct {
 	directory *Directory
 	*plan
 	activations map[address]*activation
+	// outgoing are the messages to other nodes that are not settled, by the id of
+	// their packet; owed the answers that other nodes wait for.
+	outgoing map[uint64]*outgoing
+	owed     map[uint64]*owed
 	// ending is set when the activator itself stops or restarts: what ends now is
 	// not brought back.
 	ending bool
 }
 
 func newActivator(d *Directory, shared *plan) *activator {
-	return &activator{directory: d, plan: shared, activations: map[address]*activation{}}
+	return &activator{
+		directory: d, plan: shared, activations: map[address]*activation{},
+		outgoing: map[uint64]*outgoing{}, owed: map[uint64]*owed{},
+	}
 }
 
 // Receive takes one message.
@@ -77,7 +92,16 @@ func (a *activator) Receive(ctx actor.Context) {
 	switch m := ctx.Message().(type) {
 	case *delivery:
 		a.directory.waiting.Add(-1)
-		a.deliver(ctx, m.to, pending{message: m.message, sender: ctx.Sender()})
+		a.route(ctx, m, ctx.Sender())
+	case *arrival:
+		a.directory.waiting.Add(-1)
+		a.arrive(ctx, m)
+	case *silence:
+		a.silent(ctx, m)
+	case *answered:
+		a.answer(m)
+	case *unanswered:
+		a.forgive(m.key)
 	case *Passivate:
 		a.passivate(ctx, ctx.Sender(), m.Deliveries)
 	case *actor.Terminated:
@@ -92,28 +116,35 @@ func (a *activator) Receive(ctx actor.Context) {
 		}
 	case *actor.Stopping, *actor.Restarting:
 		a.ending = true
+		a.abandon(ctx)
+	}
+}
+
+// deliverHere passes a message on, and refuses it if that can not be.
+func (a *activator) deliverHere(ctx actor.Context, to address, p pending) {
+	if err := a.deliver(ctx, to, p); err != nil {
+		a.refuse(ctx, to, p, err)
 	}
 }
 
 // deliver passes a message on, after activating its receiver if need be.
-func (a *activator) deliver(ctx actor.Context, to address, p pending) {
+func (a *activator) deliver(ctx actor.Context, to address, p pending) error {
 	live := a.activations[to]
 	if live == nil {
 		var err error
 		if live, err = a.activate(ctx, to); err != nil {
-			a.refuse(ctx, to, p, err)
-			return
+			return err
 		}
 	}
 	if live.leaving {
 		if len(live.backlog) >= BacklogMax {
-			a.refuse(ctx, to, p, records.Errorf(records.ClassUnavailable, "%d messages wait for the actor: %w", BacklogMax, ErrBusy))
-			return
+			return records.Errorf(records.ClassUnavailable, "%d messages wait for the actor: %w", BacklogMax, ErrBusy)
 		}
 		live.backlog = append(live.backlog, p)
-		return
+		return nil
 	}
 	live.forward(ctx, p)
+	return nil
 }
 
 func (l *activation) forward(ctx actor.Context, p pending) {
@@ -131,11 +162,11 @@ func (a *activator) activate(ctx actor.Context, to address) (*activation, error)
 	if k == nil {
 		return nil, records.Errorf(records.ClassInvalid, "%w", ErrUnknownKind)
 	}
-	if to.identity == "" || len(to.identity) > IdentityBytesMax {
+	if !validIdentity(to.identity) {
 		return nil, records.Errorf(records.ClassInvalid, "%w", ErrIdentity)
 	}
-	if owner := a.owner(k, to.identity); owner != a.directory.node {
-		return nil, records.Errorf(records.ClassUnavailable, "node %s: %w", owner, ErrElsewhere)
+	if k.form == Pinned && to.identity != a.directory.node {
+		return nil, records.Errorf(records.ClassUnavailable, "node %s: %w", to.identity, ErrElsewhere)
 	}
 	if a.ending {
 		return nil, records.Errorf(records.ClassUnavailable, "%w", ErrStopped)
@@ -157,16 +188,7 @@ func (a *activator) activate(ctx actor.Context, to address) (*activation, error)
 	return live, nil
 }
 
-// owner names the node on which an actor lives.
-func (a *activator) owner(k *kind, identity string) string {
-	if k.form == Pinned {
-		return identity
-	}
-	if owner := a.directory.options.Owner; owner != nil {
-		return owner(k.name, identity)
-	}
-	return a.directory.node
-}
+func validIdentity(identity string) bool { return identity != "" && len(identity) <= IdentityBytesMax }
 
 // spawn starts an actor. One that can not even be made must not take the activator
 // and all other actors down with it.
@@ -202,12 +224,21 @@ func (a *activator) find(ctx actor.Context, pid *actor.PID) (address, *activatio
 
 // passivate ends an idle actor, unless something is on its way to it.
 func (a *activator) passivate(ctx actor.Context, who *actor.PID, deliveries uint64) {
-	_, live := a.find(ctx, who)
-	if live == nil || live.leaving || live.kind.form != Virtual || live.forwarded != deliveries {
+	to, live := a.find(ctx, who)
+	if live == nil || live.leaving || live.kind.form == Pinned || live.forwarded != deliveries {
 		return
 	}
 	live.leaving = true
+	a.release(to)
 	ctx.Stop(live.pid)
+}
+
+// release lets a resident actor go for good.
+func (a *activator) release(to address) {
+	if a.resident[to] {
+		delete(a.resident, to)
+		a.residents = slices.DeleteFunc(a.residents, func(r address) bool { return r == to })
+	}
 }
 
 // terminated forgets an actor that has stopped, for whatever reason, and lets its
@@ -221,9 +252,9 @@ func (a *activator) terminated(ctx actor.Context, who *actor.PID) {
 	delete(a.activations, to)
 	live.kind.active.Add(-1)
 	for _, p := range live.backlog {
-		a.deliver(ctx, to, p)
+		a.deliverHere(ctx, to, p)
 	}
-	if live.kind.form == Virtual || a.ending {
+	if !a.resident[to] || a.ending || a.activations[to] != nil {
 		return
 	}
 	a.directory.log.Warn("resident actor ended", zap.String("kind", to.kind), zap.String("identity", to.identity))
@@ -242,7 +273,7 @@ func letGo(children []*actor.PID) {
 
 // revive activates a resident actor that is not active.
 func (a *activator) revive(ctx actor.Context, to address) {
-	if a.ending || a.activations[to] != nil {
+	if a.ending || a.activations[to] != nil || !a.resident[to] {
 		return
 	}
 	if _, err := a.activate(ctx, to); err != nil {

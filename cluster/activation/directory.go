@@ -29,6 +29,21 @@ const (
 	BacklogMax = 1024
 	// IdentityBytesMax bounds identities, which become part of an actor's name.
 	IdentityBytesMax = 512
+	// OutgoingMax is how many messages may be under way to other nodes, not yet taken
+	// or not yet answered. Beyond it messages for other nodes are refused.
+	OutgoingMax = 1 << 16
+	// OwedMax is how many answers other nodes may wait for. Beyond it their asks are
+	// refused.
+	OwedMax = 1 << 14
+	// MessageBytesMax bounds a message to or from another node, encoded.
+	MessageBytesMax = 2 << 20
+	// TakenTimeout is how long a node may take to say that it has a message. Then the
+	// next in rank is tried, and at last this node.
+	TakenTimeout = time.Second
+	// ranksTried is how many other nodes are tried.
+	ranksTried = 2
+	// AnswerWaitMax is how long an actor may take at most to answer another node.
+	AnswerWaitMax = 10 * time.Minute
 	// AskTimeout ends an Ask whose context has no deadline.
 	AskTimeout = 30 * time.Second
 	// RevivalPause is how long a resident actor that ended by itself stays away.
@@ -40,8 +55,8 @@ const (
 var (
 	// ErrUnknownKind is returned for a kind that was never registered.
 	ErrUnknownKind = errors.New("no actors of this kind live here")
-	// ErrElsewhere is returned when the actor lives on another node that can not be
-	// reached from this one.
+	// ErrElsewhere is returned when the actor can only live on another node, which can
+	// not be reached from this one.
 	ErrElsewhere = errors.New("the actor lives on a node that can not be reached from here")
 	// ErrBusy is returned when a limit of the directory is reached.
 	ErrBusy = errors.New("too much is going on")
@@ -56,7 +71,8 @@ var (
 
 // Passivate is what an idle actor sends to its parent to offer its end. The parent
 // stops it, unless another message is on its way to it: then nothing happens.
-// Actors of resident and pinned kinds are never stopped by it.
+// A resident actor that ends so does not come back until it is told something again.
+// Actors of pinned kinds are never stopped by it.
 type Passivate struct {
 	// Deliveries is how many messages of the directory the actor has taken since it
 	// was activated, restarts by its supervisor included. Messages that it sends to
@@ -66,10 +82,16 @@ type Passivate struct {
 
 // Options are what may be changed of a directory. The zero value is the default.
 type Options struct {
-	// Owner names the node on which an actor of a virtual kind lives. It is called
-	// in the activator's turns: it is fast and does not block. Nil means that all
-	// live here.
-	Owner func(kind, identity string) (node string)
+	// Transport reaches the directories of other nodes; nil means that there are none,
+	// and that all actors but pinned ones live here.
+	Transport Transport
+	// Ranks returns the nodes on which an actor that is not pinned belongs, best first.
+	// It is called in the activator's turns: it is fast and does not block. What it
+	// returns is not changed. Nil means that all actors live here.
+	Ranks func(kind, identity string) (nodes []string)
+	// Incarnation tells this directory from earlier ones of its node: no two have the
+	// same. It only matters with a Transport.
+	Incarnation uint64
 	// ActivationsMax and MessagesMax replace the constants of the same name; 0 means
 	// the constant.
 	ActivationsMax int
@@ -91,6 +113,10 @@ type Directory struct {
 	// waiting counts what was sent to the activator and not yet taken.
 	waiting atomic.Int64
 	refused atomic.Uint64
+	// outgoing counts the messages to other nodes that are not settled, fallbacks those
+	// that ended here because no other node took them.
+	outgoing  atomic.Int64
+	fallbacks atomic.Uint64
 
 	mu    sync.Mutex
 	kinds map[string]*kind
@@ -130,8 +156,8 @@ type Form uint8
 const (
 	// Virtual actors are activated by a message and may passivate.
 	Virtual Form = iota
-	// Resident actors are activated by a message and stay. One that ends by itself
-	// comes back after RevivalPause, for it works without being asked.
+	// Resident actors are activated by a message and stay until they passivate. One that
+	// ends otherwise comes back after RevivalPause, for it works without being asked.
 	Resident
 	// Pinned actors are resident on the node that their identity names.
 	Pinned
@@ -166,11 +192,17 @@ func (d *Directory) Register(name string, producer func(identity string) actor.P
 // Tell sends a message to an actor. It does not block. The message may be lost,
 // and must not be changed afterwards.
 func (d *Directory) Tell(kind, identity string, message proto.Message) {
+	d.TellAt("", kind, identity, message)
+}
+
+// TellAt is Tell to the actor on a certain node, whether or not it belongs there;
+// "" stands for where it belongs. Pinned actors are reached where they are.
+func (d *Directory) TellAt(node, kind, identity string, message proto.Message) {
 	if err := d.admit(); err != nil {
 		d.refuseTell(address{kind, identity}, err)
 		return
 	}
-	d.send(&delivery{to: address{kind, identity}, message: message}, nil)
+	d.send(&delivery{to: address{kind, identity}, message: message, node: node}, nil)
 }
 
 // Ask sends a message to an actor and waits for its answer. It is for callers that
@@ -200,7 +232,11 @@ func (d *Directory) ask(ctx context.Context, to address, message proto.Message) 
 		err    error
 	}
 	replies := make(chan reply, 1)
-	drop := d.AskThen(to.kind, to.identity, message, func(answer proto.Message, err error) { replies <- reply{answer, err} })
+	wait := AskTimeout
+	if at, ok := ctx.Deadline(); ok {
+		wait = min(time.Until(at), AnswerWaitMax)
+	}
+	drop := d.askThen(to, message, wait, func(answer proto.Message, err error) { replies <- reply{answer, err} })
 	defer drop()
 	var ended error
 	select {
@@ -224,6 +260,10 @@ func (d *Directory) ask(ctx context.Context, to address, message proto.Message) 
 // goroutine of the dispatcher or from this call. It does not block, and then does
 // not either. An answer may never come: the caller bounds the wait and drops it.
 func (d *Directory) AskThen(kind, identity string, message proto.Message, then func(proto.Message, error)) (drop func()) {
+	return d.askThen(address{kind, identity}, message, AnswerWaitMax, then)
+}
+
+func (d *Directory) askThen(to address, message proto.Message, wait time.Duration, then func(proto.Message, error)) (drop func()) {
 	if err := d.admit(); err != nil {
 		then(nil, err)
 		return func() {}
@@ -241,7 +281,7 @@ func (d *Directory) AskThen(kind, identity string, message proto.Message, then f
 			then(nil, err)
 		}
 	})
-	d.send(&delivery{to: address{kind, identity}, message: message}, reply.PID())
+	d.send(&delivery{to: to, message: message, wait: wait}, reply.PID())
 	return reply.Drop
 }
 
@@ -290,6 +330,14 @@ func (d *Directory) Activations() map[string]int {
 
 // Refused returns how many tells went nowhere since the start.
 func (d *Directory) Refused() uint64 { return d.refused.Load() }
+
+// Outgoing returns how many messages to other nodes are not settled: not yet taken,
+// or not yet answered.
+func (d *Directory) Outgoing() int { return int(d.outgoing.Load()) }
+
+// Fallbacks returns how many messages were delivered here since the start because
+// the nodes where they belonged did not take them.
+func (d *Directory) Fallbacks() uint64 { return d.fallbacks.Load() }
 
 // Waiting returns how many messages the activator has before it.
 func (d *Directory) Waiting() int { return int(d.waiting.Load()) }

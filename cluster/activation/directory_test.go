@@ -178,12 +178,6 @@ func TestDirectoryRefuses(t *testing.T) {
 		j := &journal{}
 		d := activation.New(w.host, "n1", activation.Options{
 			ActivationsMax: 1,
-			Owner: func(_, identity string) string {
-				if strings.HasPrefix(identity, "far") {
-					return "n2"
-				}
-				return "n1"
-			},
 		})
 		must(t, d.Register("thing", subjects(w, j)))
 		must(t, d.Register("node", subjects(w, j), activation.Pinned))
@@ -197,7 +191,6 @@ func TestDirectoryRefuses(t *testing.T) {
 			{"a kind that is not known", "nothing", "a", records.ClassInvalid, activation.ErrUnknownKind},
 			{"an empty identity", "thing", "", records.ClassInvalid, activation.ErrIdentity},
 			{"an identity that is too long", "thing", strings.Repeat("a", 600), records.ClassInvalid, activation.ErrIdentity},
-			{"an actor of another node", "thing", "far-1", records.ClassUnavailable, activation.ErrElsewhere},
 			{"a pinned actor of another node", "node", "n2", records.ClassUnavailable, activation.ErrElsewhere},
 			{"one activation too many", "thing", "b", records.ClassUnavailable, activation.ErrBusy},
 		}
@@ -257,11 +250,11 @@ func TestDirectoryBringsResidentsBack(t *testing.T) {
 func TestDirectoryComesBackAfterAPanicOfItsOwn(t *testing.T) {
 	inEachWorld(t, func(t *testing.T, w *world) {
 		j := &journal{}
-		d := activation.New(w.host, "n1", activation.Options{Owner: func(_, identity string) string {
+		d := activation.New(w.host, "n1", activation.Options{Transport: nowhere{}, Ranks: func(_, identity string) []string {
 			if identity == "bad" {
-				panic("no owner")
+				panic("no ranks")
 			}
-			return "n1"
+			return []string{"n1"}
 		}})
 		must(t, d.Register("thing", subjects(w, j)))
 		must(t, d.Register("stays", subjects(w, j), activation.Resident))

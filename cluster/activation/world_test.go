@@ -15,6 +15,7 @@ import (
 	"github.com/errand-run/errand/cluster/activation"
 	"github.com/errand-run/errand/cluster/host"
 	"github.com/errand-run/errand/cluster/host/stepping"
+	actorv1 "github.com/errand-run/errand/messages/errand/actor/v1"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -172,3 +173,8 @@ func (j *journal) count(line string) int {
 }
 
 var _ actor.Actor = (*subject)(nil)
+
+// nowhere is a transport that loses everything.
+type nowhere struct{}
+
+func (nowhere) Send(string, *actorv1.Packet) {}
