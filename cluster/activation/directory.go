@@ -29,10 +29,10 @@ const (
 	BacklogMax = 1024
 	// IdentityBytesMax bounds identities, which become part of an actor's name.
 	IdentityBytesMax = 512
-	// OutgoingMax is how many messages may be under way to other nodes, not yet taken
-	// or not yet answered. Beyond it messages for other nodes are refused.
+	// OutgoingMax is how many messages may be under way to other nodes by default, not
+	// yet taken or not yet answered. Beyond it messages for other nodes are refused.
 	OutgoingMax = 1 << 16
-	// OwedMax is how many answers other nodes may wait for. Beyond it their asks are
+	// OwedMax is how many answers other nodes may wait for by default. Beyond it their asks are
 	// refused.
 	OwedMax = 1 << 14
 	// MessageBytesMax bounds a message to or from another node, encoded.
@@ -92,10 +92,25 @@ type Options struct {
 	// Incarnation tells this directory from earlier ones of its node: no two have the
 	// same. It only matters with a Transport.
 	Incarnation uint64
-	// ActivationsMax and MessagesMax replace the constants of the same name; 0 means
-	// the constant.
+	// ActivationsMax, MessagesMax, OutgoingMax and OwedMax replace the constants of the
+	// same name; 0 means the constant.
 	ActivationsMax int
 	MessagesMax    int
+	OutgoingMax    int
+	OwedMax        int
+}
+
+func (o *Options) setDefaults() {
+	for _, limit := range []struct {
+		of       *int
+		standard int
+	}{
+		{&o.ActivationsMax, ActivationsMax}, {&o.MessagesMax, MessagesMax}, {&o.OutgoingMax, OutgoingMax}, {&o.OwedMax, OwedMax},
+	} {
+		if *limit.of <= 0 {
+			*limit.of = limit.standard
+		}
+	}
 }
 
 // Directory routes messages to virtual actors and keeps those of its node. Its
@@ -131,12 +146,7 @@ func New(h *host.Host, node string, options ...Options) *Directory {
 	for _, o := range options {
 		d.options = o
 	}
-	if d.options.ActivationsMax <= 0 {
-		d.options.ActivationsMax = ActivationsMax
-	}
-	if d.options.MessagesMax <= 0 {
-		d.options.MessagesMax = MessagesMax
-	}
+	d.options.setDefaults()
 	shared := &plan{kinds: map[string]*kind{}, resident: map[address]bool{}}
 	top, err := h.Spawn("activator", func() actor.Actor { return newActivator(d, shared) })
 	if err != nil {

@@ -119,8 +119,8 @@ func (a *activator) send(ctx actor.Context, d *delivery, p pending, nodes []stri
 		a.directory.options.Transport.Send(nodes[0], packet)
 		return nil
 	}
-	if len(a.outgoing) >= OutgoingMax {
-		return records.Errorf(records.ClassUnavailable, "%d messages are under way to other nodes: %w", OutgoingMax, ErrBusy)
+	if limit := a.directory.options.OutgoingMax; len(a.outgoing) >= limit {
+		return records.Errorf(records.ClassUnavailable, "%d messages are under way to other nodes: %w", limit, ErrBusy)
 	}
 	id := a.number()
 	packet, err := a.directory.deliverPacket(id, d.to, p, d.wait)
@@ -230,11 +230,11 @@ func (a *activator) take(ctx actor.Context, in *arrival, deliver *actorv1.Delive
 }
 
 func (a *activator) mayOwe() error {
-	switch {
+	switch limit := a.directory.options.OwedMax; {
 	case a.ending:
 		return records.Errorf(records.ClassUnavailable, "%w", ErrStopped)
-	case len(a.owed) >= OwedMax:
-		return records.Errorf(records.ClassUnavailable, "%d answers are awaited: %w", OwedMax, ErrBusy)
+	case len(a.owed) >= limit:
+		return records.Errorf(records.ClassUnavailable, "%d answers are awaited: %w", limit, ErrBusy)
 	default:
 		return nil
 	}
