@@ -32,7 +32,8 @@ func (m *Machine) reserve(ask *actorv1.Reserve, from actors.Sender) {
 		m.usage.add(1, ask.GetCpuMillis(), ask.GetMemoryBytes())
 		answer.Yes, answer.Session, answer.Uuid, answer.HoldMs = true, m.session, m.meta.GetUuid(), ReservationHold.Milliseconds()
 	}
-	m.tell(key.Run, answer)
+	// Only the activation that asks has a use for it.
+	m.emit(actors.Tell{Kind: actors.KindRun, Identity: key.Run, Node: ask.GetNode(), Message: answer})
 	if from != nil {
 		m.emit(actors.Answer{To: from, Message: answer})
 	}

@@ -18,6 +18,7 @@ import (
 	"github.com/errand-run/errand/actors/shell"
 	"github.com/errand-run/errand/cluster/activation"
 	"github.com/errand-run/errand/cluster/host"
+	ranking "github.com/errand-run/errand/cluster/placement"
 	"github.com/errand-run/errand/cluster/records"
 	actorv1 "github.com/errand-run/errand/messages/errand/actor/v1"
 )
@@ -42,6 +43,7 @@ type Node struct {
 	config    Config
 	host      *host.Host
 	directory *activation.Directory
+	view      *ranking.Tracker
 	uuid      string
 	status    atomic.Pointer[Status]
 
@@ -57,6 +59,8 @@ type Node struct {
 	// none.
 	starting int
 	loads    []func()
+
+	residents residents
 }
 
 // New assembles a node. It does nothing yet.
@@ -86,20 +90,35 @@ func New(ports Ports, config Config) (*Node, error) {
 	n.status.Store(&Status{})
 	ports.Actors.Clock, ports.Actors.Log = shell.HostClock(ports.Clock), ports.Log
 	n.host = host.New(ports.Actors)
-	n.directory = activation.New(n.host, config.ID)
+	n.view = ranking.NewTracker(ports.Nodes.Alive)
+	n.directory = activation.New(n.host, config.ID, n.delivery())
 	if err := n.registerKinds(); err != nil {
 		return nil, fmt.Errorf("node: %w", err)
 	}
 	return n, nil
 }
 
+// delivery is how the directory reaches other nodes, if there are any.
+func (n *Node) delivery() activation.Options {
+	if n.ports.Transport == nil {
+		return activation.Options{}
+	}
+	return activation.Options{
+		Transport:   n.ports.Transport,
+		Ranks:       func(kind, identity string) []string { return n.view.View().Ranks(kind, identity) },
+		Incarnation: n.ports.Rand.Uint64(),
+	}
+}
+
 func (n *Node) registerKinds() error {
 	ports := shell.Ports{Clock: n.ports.Clock, Store: n.ports.Store, Router: n.directory, Log: n.ports.Log}
 	runs := shell.Producer(func(id string) actors.Machine {
-		return run.New(id, run.Config{Keys: n.config.Keys, Writer: n.writer(), Nodes: n.ports.Nodes, Rand: n.ports.Rand})
+		return run.New(id, run.Config{
+			Node: n.config.ID, Keys: n.config.Keys, Writer: n.writer(), Nodes: n.ports.Nodes, Rand: n.ports.Rand,
+		})
 	}, ports)
 	deadlines := shell.Producer(func(shard string) actors.Machine {
-		return deadline.New(shard, deadline.Config{Keys: n.config.Keys})
+		return deadline.New(shard, deadline.Config{Keys: n.config.Keys, Node: n.config.ID, View: n.view.View})
 	}, ports)
 	ports.Perform = n.perform
 	node := shell.Producer(func(string) actors.Machine {
@@ -198,7 +217,7 @@ func (n *Node) attach(deliver func(actors.Input)) {
 
 func (n *Node) note(reached Reached) {
 	if reached.Phase == PhaseReconciling && reached.Err == nil {
-		n.activateResidents()
+		n.keepResidents()
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -266,18 +285,21 @@ func (n *Node) Register(ctx context.Context) error { return n.advance(ctx, Phase
 // without being asked.
 func (n *Node) Reconcile(ctx context.Context) error { return n.advance(ctx, PhaseReconciling) }
 
-// activateResidents activates the actors that work without being asked.
-func (n *Node) activateResidents() {
-	for shard := range n.config.Keys.Shards {
-		n.directory.Tell(actors.KindDeadline, strconv.Itoa(int(shard)), &actorv1.Activate{})
-	}
-}
-
 // Announce accepts reservations.
 func (n *Node) Announce(ctx context.Context) error { return n.advance(ctx, PhaseAnnounced) }
 
 // Router is the way to the actors.
 func (n *Node) Router() Router { return n.directory }
+
+// AskThen asks an actor and calls then once with its answer, if that ever comes. It
+// does not block and then must not either; drop ends the wait.
+func (n *Node) AskThen(kind, identity string, message proto.Message, then func(proto.Message, error)) (drop func()) {
+	return n.directory.AskThen(kind, identity, message, then)
+}
+
+// Receive takes a packet that another node's Transport was given for this one. It
+// does not block. The packet must not be changed afterwards.
+func (n *Node) Receive(from string, packet *actorv1.Packet) { n.directory.Receive(from, packet) }
 
 // Status is the latest reading of the node.
 func (n *Node) Status() Status { return *n.status.Load() }
@@ -288,6 +310,7 @@ func (n *Node) Activations() map[string]int { return n.directory.Activations() }
 // Close stops the actors and waits for them. Sandboxes go on; whoever comes next
 // adopts them. The ports stay open.
 func (n *Node) Close(ctx context.Context) error {
+	n.leaveResidents()
 	if err := errors.Join(n.directory.Stop(ctx), n.host.Close(ctx)); err != nil {
 		return fmt.Errorf("close node %s: %w", n.config.ID, err)
 	}

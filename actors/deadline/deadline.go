@@ -4,8 +4,14 @@
 // actor's business, so a wake too many does no harm, and a second deadline actor
 // for the same shard does none either.
 //
+// There is a second one, and a third, so that no wake waits for anybody to notice
+// that a node is gone: the first nodes in rank for a shard have one each. What the
+// first does when it is due the others do half a second later each, unless the live
+// key has moved by then. One whose node is no longer among them passivates.
+//
 // It is also what brings runs back after a restart: when it takes a shard over it
-// wakes every live run once, spread over a second.
+// wakes every live run once, spread over a second. When the nodes of the cluster
+// change it so wakes the runs whose actors belong to another node than before.
 //
 // A wake may be lost, so it is repeated each second until the live key moves or
 // the run actor answers how long to wait. next_wake is wall time, and nothing is
@@ -15,12 +21,14 @@
 package deadline
 
 import (
+	"slices"
 	"strconv"
 	"time"
 
 	"google.golang.org/protobuf/proto"
 
 	"github.com/errand-run/errand/actors"
+	"github.com/errand-run/errand/cluster/placement"
 	"github.com/errand-run/errand/cluster/records"
 	actorv1 "github.com/errand-run/errand/messages/errand/actor/v1"
 	recordv1 "github.com/errand-run/errand/messages/errand/record/v1"
@@ -40,15 +48,25 @@ const (
 	// lookMax bounds the wait for a wall time, so that a step of the wall clock or a
 	// sleep of the machine is noticed.
 	lookMax = 10 * time.Second
+	// hedgeAfter is how much later than the one before it in rank an actor acts.
+	hedgeAfter = 500 * time.Millisecond
 	// turnPause lets other inputs in between two full turns.
 	turnPause = time.Millisecond
 )
 
 const timerDue = "due"
 
+// RanksMax is how many nodes have a deadline actor for the same shard.
+const RanksMax = 3
+
 // Config is what all deadline actors of a node share.
 type Config struct {
 	Keys records.Keys
+	// Node is the one that they are on, and View what it sees of the cluster: the same
+	// View until that changes. It does not block. A nil View means that the node is
+	// alone.
+	Node string
+	View func() *placement.View
 }
 
 // Machine is one activation of a deadline actor. It implements actors.Machine.
@@ -56,6 +74,13 @@ type Machine struct {
 	identity string
 	cfg      Config
 	shard    int32
+	valid    bool
+
+	// view is the one that rank comes from. rank is this node's for the shard, 0 when
+	// it has no business here.
+	view      *placement.View
+	rank      int
+	following bool
 
 	live    records.Mirror
 	taken   bool
@@ -76,15 +101,26 @@ func New(identity string, cfg Config) *Machine { return &Machine{identity: ident
 // Step takes one input and returns what it asks for.
 func (m *Machine) Step(now actors.Instant, in actors.Input) []actors.Effect {
 	m.out = nil
-	switch in := in.(type) {
-	case actors.Activated:
+	if _, ok := in.(actors.Activated); ok {
 		m.activate()
+	}
+	m.look(now)
+	switch in := in.(type) {
 	case actors.Followed:
 		m.followed(now, in.Batch)
 	case actors.Received:
 		m.receive(now, in.Message)
 	case actors.TimerFired:
 		m.armed = 0
+	}
+	if m.rank == 0 {
+		// Refused while a message is on its way, which brings another turn.
+		m.emit(actors.Passivate{})
+		return m.out
+	}
+	if !m.following {
+		m.following = true
+		m.emit(actors.Follow{Prefix: m.cfg.Keys.LiveInShard(m.shard)})
 	}
 	more := m.wakeDue(now)
 	m.arm(now, more)
@@ -102,12 +138,58 @@ func (m *Machine) activate() {
 	shard, err := strconv.ParseInt(m.identity, 10, 32)
 	if err != nil || shard < 0 || shard >= int64(m.cfg.Keys.Shards) {
 		m.log(actors.LogError, "no such shard", "shards", m.cfg.Keys.Shards)
-		m.emit(actors.Passivate{})
 		return
 	}
-	m.shard = int32(shard)
-	m.emit(actors.Follow{Prefix: m.cfg.Keys.LiveInShard(m.shard)})
+	m.shard, m.valid = int32(shard), true
 }
+
+// look takes a change of the view in.
+func (m *Machine) look(now actors.Instant) {
+	if !m.valid {
+		return
+	}
+	if m.cfg.View == nil {
+		m.rank = 1
+		return
+	}
+	before := m.view
+	if m.view = m.cfg.View(); m.view == before {
+		return
+	}
+	if m.rank = m.view.Rank(m.cfg.Node, actors.KindDeadline, m.identity); m.rank > RanksMax {
+		m.rank = 0
+	}
+	if before != nil && m.rank > 0 {
+		m.wakeMoved(now, before)
+	}
+}
+
+// wakeMoved has the runs woken whose actors belong to another node than before:
+// what the one there was waiting for nobody may know any more.
+func (m *Machine) wakeMoved(now actors.Instant, before *placement.View) {
+	var moved []string
+	for run := range m.entries {
+		if before.First(actors.KindRun, run) != m.view.First(actors.KindRun, run) {
+			moved = append(moved, run)
+		}
+	}
+	slices.Sort(moved)
+	for i, run := range moved {
+		e := m.entries[run]
+		at := m.spread(now, i, len(moved))
+		if e.in != &m.byBoot || e.at > at {
+			m.byBoot.put(e, at)
+		}
+	}
+}
+
+// spread is when the i-th of n runs is to be woken that all want to be now.
+func (m *Machine) spread(now actors.Instant, i, n int) int64 {
+	return int64(now.Boot + m.delay() + takeoverSpread*time.Duration(i)/time.Duration(n))
+}
+
+// delay is how much later than the first in rank this one acts.
+func (m *Machine) delay() time.Duration { return time.Duration(max(m.rank-1, 0)) * hedgeAfter }
 
 func (m *Machine) receive(now actors.Instant, message proto.Message) {
 	switch message := message.(type) {
@@ -157,7 +239,7 @@ func (m *Machine) followed(now actors.Instant, batch records.Batch) {
 			m.entries[run] = e
 		}
 		if takeover {
-			m.byBoot.put(e, int64(now.Boot+takeoverSpread*time.Duration(i)/time.Duration(len(changes))))
+			m.byBoot.put(e, m.spread(now, i, len(changes)))
 			continue
 		}
 		m.byWall.put(e, m.nextWake(change.KV))
@@ -185,7 +267,7 @@ func (m *Machine) wakeDue(now actors.Instant) bool {
 			return true
 		}
 		shard := m.shard
-		m.emit(actors.Tell{Kind: actors.KindRun, Identity: e.run, Message: &actorv1.Wake{Run: e.run, Shard: &shard}})
+		m.emit(actors.Tell{Kind: actors.KindRun, Identity: e.run, Message: &actorv1.Wake{Run: e.run, Shard: &shard, Node: m.cfg.Node}})
 		m.byBoot.put(e, int64(now.Boot+repeatAfter))
 	}
 }
@@ -194,7 +276,7 @@ func (m *Machine) due(now actors.Instant) *entry {
 	if e := m.byBoot.first(); e != nil && e.at <= int64(now.Boot) {
 		return e
 	}
-	if e := m.byWall.first(); e != nil && now.WallHealthy && e.at <= now.Milli() {
+	if e := m.byWall.first(); e != nil && now.WallHealthy && e.at+m.delay().Milliseconds() <= now.Milli() {
 		return e
 	}
 	return nil
@@ -207,7 +289,7 @@ func (m *Machine) arm(now actors.Instant, more bool) {
 		wait = min(wait, time.Duration(e.at)-now.Boot)
 	}
 	if e := m.byWall.first(); e != nil {
-		until := time.UnixMilli(e.at).Sub(now.Wall)
+		until := time.UnixMilli(e.at).Add(m.delay()).Sub(now.Wall)
 		if !now.WallHealthy {
 			until = max(until, unhealthyLook)
 		}

@@ -35,6 +35,9 @@ const (
 
 // Config is what all run actors of a node share.
 type Config struct {
+	// Node is the one that they are on: what concerns only the activation that asked
+	// is answered there.
+	Node string
 	Keys records.Keys
 	// Writer names the node's session in what it writes. Each activation adds a
 	// random part and a sequence, so that it knows its own writes again.
@@ -121,7 +124,7 @@ func (m *Machine) receive(in actors.Received) {
 	}
 	switch message := in.Message.(type) {
 	case *actorv1.Wake:
-		m.enqueue(wake{shard: message.Shard})
+		m.enqueue(wake{shard: message.Shard, node: message.GetNode()})
 	case *actorv1.Reserved:
 		m.reserved(message)
 	case *actorv1.Voided:
@@ -167,7 +170,7 @@ func same(a, b request) bool {
 	switch a := a.(type) {
 	case wake:
 		b, ok := b.(wake)
-		return ok && (a.shard == nil) == (b.shard == nil)
+		return ok && (a.shard == nil) == (b.shard == nil) && a.node == b.node
 	case voided:
 		b, ok := b.(voided)
 		return ok && a.GetAttempt() == b.GetAttempt() && a.GetPlacement() == b.GetPlacement() && a.GetNode() == b.GetNode()
@@ -266,16 +269,16 @@ func (m *Machine) look(now actors.Instant, r request, d decision) {
 	}
 	m.endRoundOf(now, r, d)
 	if w, ok := r.(wake); ok && w.shard != nil {
-		m.awake(*w.shard, again)
+		m.awake(*w.shard, w.node, again)
 	}
 }
 
-func (m *Machine) awake(shard int32, again time.Duration) {
+func (m *Machine) awake(shard int32, node string, again time.Duration) {
 	answer := &actorv1.Awake{Run: m.id}
 	if again > 0 {
 		answer.InMs = max(again, awakeMin).Milliseconds()
 	}
-	m.emit(actors.Tell{Kind: actors.KindDeadline, Identity: strconv.Itoa(int(shard)), Message: answer})
+	m.emit(actors.Tell{Kind: actors.KindDeadline, Identity: strconv.Itoa(int(shard)), Node: node, Message: answer})
 }
 
 // settle ends a turn: a round that the record has overtaken ends, and an

@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/errand-run/errand/actors"
+	"github.com/errand-run/errand/cluster/placement"
 	"github.com/errand-run/errand/cluster/records"
 	actorv1 "github.com/errand-run/errand/messages/errand/actor/v1"
 	recordv1 "github.com/errand-run/errand/messages/errand/record/v1"
@@ -51,7 +52,7 @@ func (m *Machine) seek(now actors.Instant) time.Duration {
 		return wait
 	}
 	run := m.snapshot.run
-	candidates := m.cfg.Nodes.Candidates()
+	candidates := placement.Spread(m.id, m.cfg.Nodes.Candidates(), func(c actors.Candidate) (string, int64) { return c.Node, c.Score })
 	m.round = &round{
 		attempt: run.GetAttempt(), placement: run.GetPlacements() + 1, spec: run.GetSpec(),
 		candidates: candidates[:min(len(candidates), candidatesMax)], asked: -1,
@@ -68,7 +69,7 @@ func (m *Machine) askNext() {
 	if r.asked < len(r.candidates) {
 		m.emit(tellNode(r.candidates[r.asked].Node, &actorv1.Reserve{
 			Run: m.id, Attempt: r.attempt, Placement: r.placement,
-			Driver: r.spec.GetDriver(), CpuMillis: r.spec.GetCpuMillis(), MemoryBytes: r.spec.GetMemoryBytes(),
+			Driver: r.spec.GetDriver(), CpuMillis: r.spec.GetCpuMillis(), MemoryBytes: r.spec.GetMemoryBytes(), Node: m.cfg.Node,
 		}), actors.SetTimer{Name: timerReserve, After: reserveTimeout})
 		return
 	}

@@ -68,6 +68,8 @@ type (
 	wake struct {
 		// shard is nil when no deadline actor waits to hear when to ask again.
 		shard *int32
+		// node is that of the deadline actor.
+		node string
 	}
 	// granted is a node's yes to a reservation.
 	granted struct {
