@@ -168,7 +168,7 @@ func (m *Machine) look(now actors.Instant) {
 // what the one there was waiting for nobody may know any more.
 func (m *Machine) wakeMoved(now actors.Instant, before *placement.View) {
 	var moved []string
-	for run := range m.entries {
+	for run := range m.entries { //errand:unordered sorted below
 		if before.First(actors.KindRun, run) != m.view.First(actors.KindRun, run) {
 			moved = append(moved, run)
 		}

@@ -61,7 +61,7 @@ type member struct {
 }
 
 func newCluster(t testing.TB, seed uint64, names ...string) *cluster {
-	random := rand.New(rand.NewPCG(seed, 7)) //nolint:gosec // reproducible on purpose
+	random := rand.New(rand.NewPCG(seed, 7))
 	c := &cluster{
 		t: t, clock: &stepping.Clock{}, policy: stepping.Uniform{Random: random}, random: random,
 		cut: map[[2]string]bool{}, delayMax: 10 * time.Millisecond, order: names, overruled: map[string][]string{},
@@ -81,7 +81,7 @@ func newCluster(t testing.TB, seed uint64, names ...string) *cluster {
 func (c *cluster) start(i int) {
 	n := c.nodes[i]
 	c.schedulers[i] = stepping.Among(&stepping.Order{})
-	n.incarnation += 1000 + uint64(i) //nolint:gosec // small
+	n.incarnation += 1000 + uint64(i)
 	n.asked = map[string]*actor.PID{}
 	n.host = host.New(host.Options{
 		Clock: c.clock, Dispatcher: c.schedulers[i], Mailbox: stepping.Mailbox, Log: zaptest.NewLogger(c.t), StrictSpawn: true,

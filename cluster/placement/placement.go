@@ -20,7 +20,7 @@ func BucketOf(kind, identity string) int {
 	_, _ = h.WriteString(kind)
 	_, _ = h.Write([]byte{0}) // no kind has it, so that no two actors run together
 	_, _ = h.WriteString(identity)
-	return int(h.Sum64() % Buckets) //nolint:gosec // below Buckets
+	return int(h.Sum64() % Buckets)
 }
 
 // View ranks the nodes of one presence view. Its methods may be called from any
