@@ -49,6 +49,8 @@ type state struct {
 	// Ended and Signal are set when something from outside ended it.
 	Ended  time.Time
 	Signal int32
+	// Killed tells that Kill has seen to it that nothing is left.
+	Killed bool
 }
 
 // box is a sandbox of this process.
@@ -58,8 +60,6 @@ type box struct {
 	// done is closed at the end; timer closes it at the programmed time.
 	done  chan struct{}
 	timer *time.Timer
-	// killed tells that Kill came after the end.
-	killed bool
 }
 
 // New opens the driver on a directory, which it makes.
@@ -281,12 +281,23 @@ func (d *Driver) Kill(_ context.Context, id string) (bool, error) {
 	if x == nil || x.state.Started.IsZero() {
 		return false, nil
 	}
-	if !x.ended() {
-		return true, d.end(x, sigkill)
+	running := !x.ended()
+	leftover := running || x.program.Leftover && !x.state.Killed
+	if !leftover {
+		return false, nil
 	}
-	leftover := x.program.Leftover && !x.killed
-	x.killed = true
-	return leftover, nil
+	x.state.Killed = true
+	var err error
+	if running {
+		err = d.end(x, sigkill)
+	} else {
+		err = d.save(x)
+	}
+	if err != nil {
+		x.state.Killed = false
+		return false, fmt.Errorf("kill sandbox %s: %w", id, err)
+	}
+	return true, nil
 }
 
 // Wait waits for the program's end.
