@@ -79,7 +79,7 @@ func (d *Daemon) Deliver(deliver func()) {
 func (d *Daemon) Clock() actors.Clock { return &d.clock }
 
 // Journal is the journal on the machine's disk.
-func (d *Daemon) Journal() nodes.Journal { return journal{d} }
+func (d *Daemon) Journal() nodes.Journal { return journalPort{d} }
 
 // Fence is the memory that keeps the fence.
 func (d *Daemon) Fence() nodes.Fence { return fencePort{d} }

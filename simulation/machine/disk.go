@@ -74,22 +74,22 @@ type request struct {
 	loaded  func(nodes.JournalContent, error)
 }
 
-// journal is the disk as one life of the daemon has it open.
-type journal struct{ daemon *Daemon }
+// journalPort is the disk as one life of the daemon has it open.
+type journalPort struct{ daemon *Daemon }
 
-var _ nodes.Journal = journal{}
+var _ nodes.Journal = journalPort{}
 
 // Load delivers what is durable, after every change written before.
-func (j journal) Load(deliver func(nodes.JournalContent, error)) {
+func (j journalPort) Load(deliver func(nodes.JournalContent, error)) {
 	j.ask(request{loaded: deliver})
 }
 
 // Write makes a change durable and then delivers nil.
-func (j journal) Write(change nodes.JournalChange, deliver func(error)) {
+func (j journalPort) Write(change nodes.JournalChange, deliver func(error)) {
 	j.ask(request{change: change, written: deliver})
 }
 
-func (j journal) ask(r request) {
+func (j journalPort) ask(r request) {
 	if j.daemon.dead {
 		return
 	}

@@ -237,11 +237,10 @@ func (o *operation) tryStart() (time.Time, error) {
 		return time.Time{}, missing(o.Verb, o.ID)
 	case b.info.State != sandbox.StateCreated:
 		return time.Time{}, records.Errorf(records.ClassConflict, "start sandbox %s: started before", o.ID)
+	case b.program.StartError != 0:
+		return time.Time{}, sandbox.Permanentf(b.program.StartError, "the program says so")
 	case b.barred:
 		return time.Time{}, records.Errorf(records.ClassConflict, "start sandbox %s: killed before", o.ID)
-	case b.program.StartError != 0:
-		b.barred = true
-		return time.Time{}, sandbox.Permanentf(b.program.StartError, "the program says so")
 	case virtual.Chance(m.random, m.Faults.Runtime.StartFailRate):
 		b.barred = true
 		return time.Time{}, sandbox.Permanentf(recordv1.Reason_REASON_NOT_FOUND, "there is no such command")
@@ -295,10 +294,9 @@ func (o *operation) kill() {
 	o.done(nodes.SandboxResult{Leftover: leftover})
 }
 
-// killCause says whose kill it is: behind the fence the daemon is one of those who
-// see to that.
+// killCause says whose kill it is: once somebody fences, the daemon is one of them.
 func (o *operation) killCause() string {
-	if o.runtime.machine.fence.passed() {
+	if o.runtime.machine.fence.state.FencedAt != 0 {
 		return causeFence
 	}
 	return causeKill
