@@ -80,16 +80,8 @@ type Leases interface {
 	Revoke(lease int64, deliver func(LeaseResult))
 }
 
-// LeaseResult is the outcome of a call of Leases. Unless Err is nil nothing else in
-// it counts; a lease that is gone has ClassNotFound.
-type LeaseResult struct {
-	Err   error
-	Lease int64
-	// TTL is what the store has granted.
-	TTL time.Duration
-	// Term is the Raft term of the member that answered.
-	Term uint64
-}
+// LeaseResult is the outcome of a call of Leases.
+type LeaseResult = records.LeaseResult
 
 // Candidate is a node as the presence view shows it.
 type Candidate struct {

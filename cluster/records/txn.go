@@ -1,6 +1,9 @@
 package records
 
-import "context"
+import (
+	"context"
+	"time"
+)
 
 // KV is one stored key.
 type KV struct {
@@ -124,6 +127,17 @@ func (r Result) First(i int) (KV, bool) {
 		return KV{}, false
 	}
 	return r.Responses[i].KVs[0], true
+}
+
+// LeaseResult is the outcome of a call about a lease. Unless Err is nil nothing else
+// in it counts; a lease that is gone has ClassNotFound.
+type LeaseResult struct {
+	Err   error
+	Lease int64
+	// TTL is what the store has granted.
+	TTL time.Duration
+	// Term is the Raft term of the member that answered.
+	Term uint64
 }
 
 // Event is one change of a followed prefix.

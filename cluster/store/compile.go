@@ -101,6 +101,7 @@ func resultOf(response *clientv3.TxnResponse) records.Result {
 		Succeeded: response.Succeeded,
 		Revision:  response.Header.GetRevision(),
 		Responses: make([]records.OpResult, len(response.Responses)),
+		Term:      response.Header.GetRaftTerm(),
 	}
 	for i, op := range response.Responses {
 		switch answer := op.GetResponse().(type) {

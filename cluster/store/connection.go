@@ -96,11 +96,8 @@ func (c *connection) close() {
 // txn sends one transaction once and tells whether it left this process.
 func (c *connection) txn(ctx context.Context, txn records.Txn) (*clientv3.TxnResponse, bool, error) {
 	conditions, then, otherwise := compile(txn)
-	var sent atomic.Bool
-	if c.inProcess {
-		sent.Store(true)
-	}
-	response, err := c.client.Txn(context.WithValue(ctx, sentKey{}, &sent)).If(conditions...).Then(then...).Else(otherwise...).Commit()
+	ctx, sent := c.noteSent(ctx)
+	response, err := c.client.Txn(ctx).If(conditions...).Then(then...).Else(otherwise...).Commit()
 	return response, sent.Load(), err
 }
 
@@ -117,6 +114,13 @@ func (c *connection) revision(ctx context.Context) (int64, error) {
 const probeKey = "errand-probe"
 
 type sentKey struct{}
+
+// noteSent returns a context whose request sets sent when it leaves this process.
+func (c *connection) noteSent(ctx context.Context) (context.Context, *atomic.Bool) {
+	sent := new(atomic.Bool)
+	sent.Store(c.inProcess)
+	return context.WithValue(ctx, sentKey{}, sent), sent
+}
 
 // sentWatcher notes when a request is written to a connection. Up to then a
 // failure is certain to have done nothing, whatever its code.

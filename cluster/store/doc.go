@@ -8,6 +8,8 @@
 // and stays so until the caller reads on (protocol: group commit and unknown
 // outcomes). Errors are translated here, once, into records.Class.
 //
+// Calls about leases go beside the transactions, once each, within a few seconds.
+//
 // A follow is a watch, then a linearizable range, then what the watch heard beyond
 // it. Watches share few gRPC streams: one for the follows of folders, which live
 // long, and some for those of single keys, which come and go. With an embedded

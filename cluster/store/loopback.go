@@ -22,7 +22,7 @@ const (
 	loopbackWindow = 4 << 20
 )
 
-// loopback is a gRPC connection within this process, for watches alone. Requests
+// loopback is a gRPC connection within this process, for streams alone. Requests
 // that are answered one by one go to the embedded server by function calls. A
 // watch stream can not: there the client sends while it does not receive, the
 // server answers while it does not receive, and through the bare channels of the

@@ -13,8 +13,8 @@ import (
 	"github.com/errand-run/errand/cluster/records"
 )
 
-// Store is an open store. It implements actors.Store and records.Reader; all of
-// its methods may be called from any goroutine.
+// Store is an open store. It implements actors.Store, actors.Leases and
+// records.Reader; all of its methods may be called from any goroutine.
 type Store struct {
 	config   Config
 	log      *zap.Logger
@@ -40,6 +40,8 @@ type Store struct {
 	closed  bool
 	queue   fifo
 	working int
+	// leasing counts the calls about leases that are under way.
+	leasing int
 	follows map[*follow]struct{}
 }
 
