@@ -87,7 +87,7 @@ func (m *Machine) adoptPlacement(p *placement, info sandbox.Info, found bool) {
 			m.report(p)
 			return
 		}
-		p.durable = true
+		p.durable, p.journaled = true, true
 		m.empty(p, 0)
 	case recordv1.JournalState_JOURNAL_STATE_VOID:
 		m.report(p)

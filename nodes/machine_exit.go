@@ -26,6 +26,7 @@ func (m *Machine) awaitExitTry(p *placement, try int) {
 		switch {
 		case p.ended():
 		case result.Err == nil:
+			p.seen = result.Exit
 			m.observe(p, exitOf(result.Exit))
 		case records.ClassOf(result.Err) == records.ClassNotFound:
 			m.observe(p, lost("the sandbox is gone"))
@@ -76,6 +77,7 @@ func (m *Machine) observe(p *placement, exit *recordv1.Exit) {
 // both are done, it is told. What the command's own end has left may be cleared
 // away while the disk is busy: the driver still knows that end after a crash. An
 // end without a code is journaled first, for the kill must not pass for it (G7).
+// An end that the driver has on its disk is told while the journal is written.
 func (m *Machine) exit(p *placement, exit *recordv1.Exit) {
 	if p.ended() {
 		return
@@ -96,23 +98,41 @@ func (m *Machine) exit(p *placement, exit *recordv1.Exit) {
 	m.releaseSlot(p)
 	m.dequeue(p)
 	observed := exit.Code != nil
+	p.durable = observed && p.seen.Durable && untouched(p)
+	if observed && p.seen.Settled {
+		exit.Leftover, exit.LogComplete = p.seen.Leftover, p.seen.LogComplete
+		p.emptied, p.flushed = true, true
+	}
 	m.persist(p, func() {
-		p.durable = true
+		p.durable, p.journaled = true, true
 		if !observed {
 			m.empty(p, 0)
 		}
 		m.tellEnd(p)
 	})
-	if observed {
+	if observed && !p.flushed {
 		m.empty(p, 0)
 	}
+	m.tellEnd(p)
 	m.settle(p)
 }
 
-// tellEnd tells an end that is durable and of which nothing is left.
+// untouched tells whether no stop has to do with an end: what a life of the node knows
+// of the signals that it has sent is in the journal only.
+func untouched(p *placement) bool {
+	return p.entry.GetStopCause() == recordv1.StopCause_STOP_CAUSE_UNSPECIFIED && !p.stopping && !p.delivered && !p.unsure && !p.killed
+}
+
+// tellEnd tells an end that is durable and of which nothing is left. The driver keeps
+// what it knows of it until it is in the journal.
 func (m *Machine) tellEnd(p *placement) {
-	if p.durable && p.flushed {
+	if !p.durable || !p.flushed {
+		return
+	}
+	if !p.reporting {
 		m.report(p)
+	}
+	if p.journaled {
 		m.tearDown(p)
 	}
 }

@@ -41,6 +41,8 @@ type chaos struct {
 	seen   int64
 	starts map[string]int
 	codes  map[string]int32
+	// told are the ends that any life of the node has told.
+	told map[string]*recordv1.Exit
 	// sentSignals are those that any life of the node has sent, delivered those whose
 	// arrival it was told.
 	sentSignals, delivered map[sentSignal]bool
@@ -55,12 +57,13 @@ type sentSignal struct {
 func newChaos(t *rapid.T) *chaos {
 	c := &chaos{
 		lab: newLab(), t: t, voids: map[string]bool{}, acked: map[PlacementKey]int64{}, starts: map[string]int{}, codes: map[string]int32{},
+		told:        map[string]*recordv1.Exit{},
 		sentSignals: map[sentSignal]bool{}, delivered: map[sentSignal]bool{},
 	}
 	c.deaf = rapid.Bool().Draw(t, "deaf")
 	c.started = c.onStart
 	c.stepped = c.onStep
-	c.ended = func(id string, code int32) { c.codes[id] = code }
+	c.ended = c.onEnd
 	c.startErr = func(string) error {
 		switch rapid.IntRange(0, 9).Draw(t, "start") {
 		case 0:
@@ -90,6 +93,16 @@ func (c *chaos) onStart(id string) {
 	}
 	if e := c.entries[PlacementKey{c.boxes[id].run, c.boxes[id].attempt, c.boxes[id].placement}]; e.GetState() != recordv1.JournalState_JOURNAL_STATE_STARTING {
 		c.t.Fatalf("sandbox %s was started while the disk says %s", id, e.GetState())
+	}
+}
+
+// onEnd draws what the driver knows of an end beside its code.
+func (c *chaos) onEnd(id string, code int32) {
+	c.codes[id] = code
+	b := c.boxes[id]
+	b.exit.Durable = rapid.Bool().Draw(c.t, "end on the disk")
+	if b.exit.Settled = rapid.Bool().Draw(c.t, "end settled"); b.exit.Settled {
+		b.alive, b.exit.LogComplete = false, true
 	}
 }
 
@@ -127,7 +140,7 @@ func (c *chaos) onTell(message proto.Message) {
 		c.voids[id] = true
 	case *actorv1.Exited:
 		id := records.SandboxID(m.GetRun(), m.GetAttempt(), m.GetPlacement())
-		c.durable(PlacementKey{m.GetRun(), m.GetAttempt(), m.GetPlacement()}, recordv1.JournalState_JOURNAL_STATE_EXITED)
+		c.keptSomewhere(m, id)
 		if m.GetExit().Code != nil {
 			if code, ok := c.codes[id]; !ok || code != m.GetExit().GetCode() {
 				c.t.Fatalf("%s is told with code %d, which nobody observed (%v, %v)", id, m.GetExit().GetCode(), code, ok)
@@ -137,7 +150,24 @@ func (c *chaos) onTell(message proto.Message) {
 			c.t.Fatalf("%s is told as exited and a process of it is alive", id)
 		}
 		c.checkSignals(id, m.GetExit())
+		before := c.told[id]
+		if before == nil {
+			c.told[id] = proto.CloneOf(m.GetExit())
+			return
+		}
+		if (before.Code == nil) != (m.GetExit().Code == nil) || before.GetCode() != m.GetExit().GetCode() || before.GetStopDelivered() != m.GetExit().GetStopDelivered() {
+			c.t.Fatalf("%s is told as %v and later as %v", id, before, m.GetExit())
+		}
 	}
+}
+
+// keptSomewhere holds that an end that is told outlives a loss of power.
+func (c *chaos) keptSomewhere(m *actorv1.Exited, id string) {
+	b := c.boxes[id]
+	if b != nil && b.state == sandbox.StateExited && b.exit.Durable && m.GetExit().Code != nil {
+		return
+	}
+	c.durable(PlacementKey{m.GetRun(), m.GetAttempt(), m.GetPlacement()}, recordv1.JournalState_JOURNAL_STATE_EXITED)
 }
 
 // checkSignals holds that none of the signals that an exit tells is made up.
@@ -353,7 +383,7 @@ func (c *chaos) crash(durable int, ops, reboot bool) {
 		c.boot = fmt.Sprintf("boot-%d", c.lives+1)
 		for id, b := range c.boxes {
 			b.alive = false
-			if b.state == sandbox.StateRunning {
+			if b.state == sandbox.StateRunning || b.state == sandbox.StateExited && !b.exit.Durable {
 				delete(c.boxes, id)
 			}
 		}

@@ -6,6 +6,7 @@ import (
 
 	"github.com/errand-run/errand/cluster/records"
 	recordv1 "github.com/errand-run/errand/messages/errand/record/v1"
+	"github.com/errand-run/errand/nodes/sandbox"
 )
 
 // placement is one placement that the node knows. Its entry is what the journal
@@ -56,12 +57,16 @@ type placement struct {
 	// finished means that the driver said so when nobody had fenced the session.
 	finished bool
 	observed *recordv1.Exit
+	// seen is the end as the driver has told it.
+	seen sandbox.Exit
 	// emptying means that what is left of it is being killed; emptied, that nothing is.
 	emptying bool
 	emptied  bool
-	// durable means that the end is in the journal; flushed, that nothing is left of
-	// the command and its log is as complete as it gets.
+	// durable means that the end is on a disk, the driver's own perhaps; journaled, that
+	// it is in the journal; flushed, that nothing is left of the command and its log is
+	// as complete as it gets.
 	durable     bool
+	journaled   bool
 	flushed     bool
 	reporting   bool
 	reports     int

@@ -27,7 +27,8 @@ const (
 	// fdNotify is closed when the command is known to run or never to; the reason why
 	// it could not even be tried is written to it.
 	fdNotify = 3 + iota
-	// fdDone is closed when the final status is on disk.
+	// fdDone is closed when the final status is written. A byte comes before if it is on
+	// the disk and nothing is left alive: all that was comes to the supervisor as a child.
 	fdDone
 	// fdFile is the sandbox's file, which begins with the slots of its status, locked
 	// while a supervisor lives. It stands where the supervisor writes a line for itself,
@@ -379,9 +380,8 @@ func (s *supervisor) abort() {
 func (s *supervisor) finish(last status.Status) error {
 	ctx, cancel := context.WithTimeout(context.Background(), endLimit)
 	defer cancel()
-	if s.killRest(ctx) {
-		last.Leftover = true
-	}
+	leftover, alone := s.killRest(ctx)
+	last.Leftover = last.Leftover || leftover
 	if s.group != nil {
 		last.OOMKills, _ = s.group.OOMKills()
 	}
@@ -393,6 +393,9 @@ func (s *supervisor) finish(last status.Status) error {
 	if err == nil {
 		err = s.status.SyncData()
 	}
+	if err == nil && alone {
+		_, _ = unix.Write(fdDone, []byte{1})
+	}
 	_ = unix.Close(fdDone)
 	if s.group != nil {
 		// What stays is swept by the driver.
@@ -402,20 +405,20 @@ func (s *supervisor) finish(last status.Status) error {
 }
 
 // killRest kills what outlived the command and waits for its end: all of it comes to
-// this process as a child.
-func (s *supervisor) killRest(ctx context.Context) (leftover bool) {
+// this process as a child. alone tells that none is left.
+func (s *supervisor) killRest(ctx context.Context) (leftover, alone bool) {
 	for ctx.Err() == nil {
 		child, err := unix.Wait4(-1, nil, unix.WNOHANG, nil)
 		switch {
 		case errors.Is(err, unix.ECHILD):
-			return leftover
+			return leftover, true
 		case err == nil && child == 0:
 			leftover = true
 			s.killAll()
 			time.Sleep(500 * time.Microsecond)
 		}
 	}
-	return leftover
+	return leftover, false
 }
 
 // liveChildren returns the live children of this process; those of a child come to

@@ -51,6 +51,14 @@ type Exit struct {
 	Message string
 	// Source says who saw it.
 	Source string
+	// Durable means that Wait says the same until Remove, also after a loss of power:
+	// it need not be written down elsewhere before it is told.
+	Durable bool
+	// Settled means that nothing of the sandbox was alive any more and that its log had
+	// its end, when this was seen: there is nothing left to do for Kill and Flush, which
+	// would answer with Leftover and LogComplete.
+	Settled               bool
+	Leftover, LogComplete bool
 }
 
 // State is how far a sandbox that List found has come.

@@ -240,6 +240,9 @@ func (s *suite) teardown(id string) (leftover bool) {
 	if !complete {
 		s.t.Error("the log is not complete")
 	}
+	if exit, err := s.d.Wait(s.context(), id); err == nil && exit.Settled && (exit.Leftover != leftover || exit.LogComplete != complete) {
+		s.t.Errorf("exit is settled with leftover %v and log complete %v, kill and flush say %v and %v", exit.Leftover, exit.LogComplete, leftover, complete)
+	}
 	return leftover
 }
 

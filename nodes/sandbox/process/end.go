@@ -19,8 +19,9 @@ const (
 	sourceNone       = "none"
 )
 
-// tryFinal takes the supervisor's final status if it is there.
-func (x *box) tryFinal() bool {
+// tryFinal takes the supervisor's final status if it is there. settled tells that the
+// supervisor has said that it is on the disk, and that nothing else is left to do.
+func (x *box) tryFinal(settled bool) bool {
 	c, err := x.read()
 	final := c.status
 	if err != nil || !final.Final {
@@ -32,6 +33,8 @@ func (x *box) tryFinal() bool {
 		return true
 	}
 	x.exit = x.toExit(final, sourceSupervisor)
+	x.exit.Durable, x.exit.Settled = settled, settled
+	x.exit.Leftover, x.exit.LogComplete = final.Leftover, !final.LogIncomplete
 	x.leftover, x.logComplete = final.Leftover, !final.LogIncomplete
 	close(x.ended)
 	return true
@@ -49,7 +52,7 @@ func (d *Driver) supervisorEnded(x *box) {
 
 // supervisorGone takes what a supervisor that is no more has left.
 func (d *Driver) supervisorGone(x *box) {
-	if !x.tryFinal() {
+	if !x.tryFinal(false) {
 		// The kernel is killing the command, if it has not: that takes long only under
 		// load, and must not hold up the others.
 		d.tasks.Go(func() { d.takeLast(x) })

@@ -14,12 +14,12 @@ type poller struct {
 	done        chan struct{}
 
 	mu     sync.Mutex
-	calls  map[int]func()
+	calls  map[int]func(said bool)
 	closed bool
 }
 
 func newPoller() (*poller, error) {
-	p := &poller{done: make(chan struct{}), calls: map[int]func(){}}
+	p := &poller{done: make(chan struct{}), calls: map[int]func(bool){}}
 	var err error
 	if p.epoll, err = unix.EpollCreate1(unix.EPOLL_CLOEXEC); err != nil {
 		return nil, fmt.Errorf("make poller: %w", err)
@@ -36,8 +36,9 @@ func newPoller() (*poller, error) {
 }
 
 // add calls once, on the poller's goroutine, when fd is ready, and owns fd from now
-// on, also when it fails. call must not block for long.
-func (p *poller) add(fd int, call func()) error {
+// on, also when it fails. said tells that there is something to read, and not an end
+// only. call must not block for long.
+func (p *poller) add(fd int, call func(said bool)) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.closed {
@@ -77,7 +78,7 @@ func (p *poller) run() {
 			// Closing takes it out of the epoll set: no other process has it.
 			_ = unix.EpollCtl(p.epoll, unix.EPOLL_CTL_DEL, fd, nil)
 			_ = unix.Close(fd)
-			call()
+			call(event.Events&unix.EPOLLIN != 0)
 		}
 	}
 }

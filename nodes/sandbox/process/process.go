@@ -277,7 +277,7 @@ func (d *Driver) adopt(x *box, c content) error {
 		d.supervisorGone(x)
 		return nil
 	}
-	x.tryFinal()
+	x.tryFinal(false)
 	fd, err := x.supervisor.Open()
 	if errors.Is(err, pid.ErrGone) {
 		d.supervisorGone(x)
@@ -286,7 +286,7 @@ func (d *Driver) adopt(x *box, c content) error {
 	if err != nil {
 		return err
 	}
-	return d.poller.add(fd, func() { d.supervisorEnded(x) })
+	return d.poller.add(fd, func(bool) { d.supervisorEnded(x) })
 }
 
 // awaitSupervisor reads the supervisor's name and returns false if there is none. The

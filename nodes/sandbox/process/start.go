@@ -246,8 +246,8 @@ func (d *Driver) spawn(x *box, spec *recordv1.Spec) (notify *os.File, err error)
 		x.mu.Unlock()
 	}
 	// A poller that takes neither is closed: the next driver adopts the sandbox.
-	_ = d.poller.add(done[0], func() { x.tryFinal() })
-	_ = d.poller.add(pidfd, func() { d.supervisorEnded(x) })
+	_ = d.poller.add(done[0], func(settled bool) { x.tryFinal(settled) })
+	_ = d.poller.add(pidfd, func(bool) { d.supervisorEnded(x) })
 	return notify, nil
 }
 

@@ -307,6 +307,36 @@ func TestHalfMadeSandboxesAreCleared(t *testing.T) {
 	}
 }
 
+func TestAnEndIsOnTheDiskAndSettledOnlyWhereTheSupervisorSaysSo(t *testing.T) {
+	c, root := config(t), t.TempDir()
+	d := open(t, c)
+	ordinary := specOf(root, "r.settled.1", "sh", "-c", "sleep 3600 & echo hello; exit 7")
+	start(t, d, ordinary)
+	exit, err := d.Wait(bounded(t), ordinary.ID)
+	if err != nil || !exit.Durable || !exit.Settled || !exit.Leftover || !exit.LogComplete {
+		t.Errorf("the end is %+v, %v", exit, err)
+	}
+	lost := specOf(root, "r.settled.2", "sleep", "3600")
+	start(t, d, lost)
+	if err := supervisorOf(t, c.Dir, lost.ID).Signal(unix.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	if exit, err := d.Wait(bounded(t), lost.ID); err != nil || exit.Durable || exit.Settled {
+		t.Errorf("the end is %+v, %v", exit, err)
+	}
+	if err := d.Close(); err != nil {
+		t.Fatal(err)
+	}
+	// Who finds the file only knows that it was written.
+	d = open(t, c)
+	defer d.Close()
+	if exit, err := d.Wait(bounded(t), ordinary.ID); err != nil || exit.Durable || exit.Settled || *exit.Code != 7 {
+		t.Errorf("the end is %+v, %v", exit, err)
+	}
+	remove(t, d, ordinary.ID)
+	remove(t, d, lost.ID)
+}
+
 func TestAFileCountsForTheSandboxThatIsNamedInItOnly(t *testing.T) {
 	c, root := config(t), t.TempDir()
 	d := open(t, c)
@@ -427,7 +457,7 @@ func TestCommandSeesOnlyItself(t *testing.T) {
 		if err != nil {
 			break
 		}
-		got = append(got, strings.TrimSpace(string(chunk.Data)))
+		got = append(got, strings.Fields(string(chunk.Data))...)
 	}
 	// The supervisor and the shell; nobody; three streams and the directory.
 	if len(got) != 3 || got[0] != "2" || got[1] != "65534" || got[2] != "4" {

@@ -1,0 +1,141 @@
+package nodes
+
+import (
+	"slices"
+	"testing"
+
+	actorv1 "github.com/errand-run/errand/messages/errand/actor/v1"
+	recordv1 "github.com/errand-run/errand/messages/errand/record/v1"
+)
+
+// settleEnds lets every end be one that the driver has on its disk, with nothing left
+// to do.
+func (s *station) settleEnds() {
+	s.ended = func(id string, _ int32) {
+		b := s.boxes[id]
+		b.alive = false
+		b.exit.Durable, b.exit.Settled, b.exit.LogComplete = true, true, true
+	}
+}
+
+func (s *station) exits() (told []*recordv1.Exit) {
+	for _, tell := range s.tells {
+		if m, ok := tell.Message.(*actorv1.Exited); ok {
+			told = append(told, m.GetExit())
+		}
+	}
+	return told
+}
+
+func (s *station) under(verb SandboxVerb) bool {
+	return slices.ContainsFunc(s.ops, func(op DoSandbox) bool { return op.Op.Verb == verb })
+}
+
+func (s *station) box() string {
+	for id := range s.boxes {
+		return id
+	}
+	s.t.Fatal("there is no sandbox")
+	return ""
+}
+
+func TestAnEndOnTheDriversDiskIsToldBesideTheJournalAndKeptUntilItHoldsIt(t *testing.T) {
+	for _, before := range []string{"journaling started", "running"} {
+		t.Run(before, func(t *testing.T) {
+			s := newStation(t)
+			s.settleEnds()
+			s.reach(before)
+			s.end(s.box(), 3, 0)
+			s.do(VerbWait)
+			exits := s.exits()
+			if len(exits) != 1 || exits[0].GetCode() != 3 || !exits[0].GetLogComplete() || s.under(VerbKill) || s.under(VerbFlush) {
+				t.Fatalf("told %v, under way %v", exits, s.ops)
+			}
+			if s.under(VerbRemove) {
+				t.Fatal("the sandbox is removed while nothing else knows the end")
+			}
+			s.tell(&actorv1.Ack{Run: tableRun, Attempt: 1, Placement: 1, Commit: s.store.revision})
+			if s.under(VerbRemove) {
+				t.Fatal("an acknowledgement passes for the journal")
+			}
+			for len(s.writes) > 0 {
+				s.write()
+			}
+			if exits := s.exits(); len(exits) != 1 {
+				t.Errorf("told again: %v", exits)
+			}
+			s.do(VerbRemove)
+			for len(s.writes) > 0 {
+				s.write()
+			}
+			if len(s.entries) != 0 || len(s.boxes) != 0 {
+				t.Errorf("left over: %v, %v", s.entries, s.boxes)
+			}
+		})
+	}
+}
+
+func TestAnEndThatWasToldBesideTheJournalIsToldAgainAfterALossOfPower(t *testing.T) {
+	s := newStation(t)
+	s.settleEnds()
+	s.reach("running")
+	s.end(s.box(), 3, 0)
+	s.do(VerbWait)
+	if len(s.exits()) != 1 {
+		t.Fatal("it was not told")
+	}
+	s.boot, s.tells = "boot-2", nil
+	s.launch()
+	s.settle()
+	exits := s.exits()
+	if len(exits) == 0 || exits[0].Code == nil || exits[0].GetCode() != 3 {
+		t.Errorf("told %v", exits)
+	}
+}
+
+func TestAnEndIsJournaledBeforeItIsTold(t *testing.T) {
+	for name, change := range map[string]func(*station){
+		"not on the driver's disk": func(s *station) {
+			s.ended = func(id string, _ int32) { s.boxes[id].alive, s.boxes[id].exit.Settled = false, true }
+		},
+		// That a signal was delivered stands nowhere else.
+		"after a stop": func(s *station) {
+			s.boxes[s.box()].deaf = true
+			s.settleEnds()
+			s.tell(stopMessage(recordv1.Desired_DESIRED_STOP, false))
+			s.write()
+			s.do(VerbSignal)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newStation(t)
+			s.reach("running")
+			change(s)
+			s.end(s.box(), 3, 0)
+			s.do(VerbWait)
+			if exits := s.exits(); len(exits) != 0 {
+				t.Fatalf("told %v", exits)
+			}
+			for len(s.writes) > 0 {
+				s.write()
+			}
+			if exits := s.exits(); len(exits) != 1 {
+				t.Errorf("told %v", exits)
+			}
+		})
+	}
+}
+
+func TestAnEndIsToldOnceWhenTheJournalHoldsItToo(t *testing.T) {
+	s := newStation(t)
+	s.settleEnds()
+	s.reach("running")
+	s.end(s.box(), 3, 0)
+	s.do(VerbWait)
+	for len(s.writes) > 0 {
+		s.write()
+	}
+	if exits := s.exits(); len(exits) != 1 {
+		t.Errorf("told %v", exits)
+	}
+}
