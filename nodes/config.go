@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/errand-run/errand/actors/run"
 	"github.com/errand-run/errand/cluster/records"
 )
 
@@ -110,6 +111,14 @@ func (c SessionConfig) Window() time.Duration {
 		return 0
 	}
 	return c.Lease - c.Margin
+}
+
+// loss is after what time others give up a run on a node whose session is over.
+func (c SessionConfig) loss() run.Loss {
+	if c.Lease <= 0 {
+		return run.Loss{}
+	}
+	return run.Loss{Window: c.Window(), KillBudget: c.KillBudget, Drift: c.Drift}
 }
 
 // validate refuses a session that could not stand a single lost renewal, or whose

@@ -115,10 +115,13 @@ func (n *Node) registerKinds() error {
 	runs := shell.Producer(func(id string) actors.Machine {
 		return run.New(id, run.Config{
 			Node: n.config.ID, Keys: n.config.Keys, Writer: n.writer(), Nodes: n.ports.Nodes, Rand: n.ports.Rand,
+			Loss: n.config.Session.loss(),
 		})
 	}, ports)
 	deadlines := shell.Producer(func(shard string) actors.Machine {
-		return deadline.New(shard, deadline.Config{Keys: n.config.Keys, Node: n.config.ID, View: n.view.View})
+		return deadline.New(shard, deadline.Config{
+			Keys: n.config.Keys, Sessions: n.config.Session.Lease > 0, Node: n.config.ID, View: n.view.View,
+		})
 	}, ports)
 	ports.Perform = n.perform
 	node := shell.Producer(func(string) actors.Machine {

@@ -9,6 +9,9 @@
 // first does when it is due the others do half a second later each, unless the live
 // key has moved by then. One whose node is no longer among them passivates.
 //
+// Where sessions can end it follows the nodes as well, and wakes the runs that are
+// placed in a session when that is gone: they wait for it, and are lost then.
+//
 // It is also what brings runs back after a restart: when it takes a shard over it
 // wakes every live run once, spread over a second. When the nodes of the cluster
 // change it so wakes the runs whose actors belong to another node than before.
@@ -67,6 +70,8 @@ type Config struct {
 	// alone.
 	Node string
 	View func() *placement.View
+	// Sessions says that the sessions of nodes can end.
+	Sessions bool
 }
 
 // Machine is one activation of a deadline actor. It implements actors.Machine.
@@ -83,8 +88,11 @@ type Machine struct {
 	following bool
 
 	live    records.Mirror
+	nodes   records.Mirror
 	taken   bool
 	entries map[string]*entry
+	// hosts are the nodes that live runs are placed on.
+	hosts map[string]*host
 	// byWall holds the runs whose next_wake is awaited, in milliseconds of Unix
 	// time. byBoot holds those that were woken or are about to be for a takeover, in
 	// nanoseconds of boottime. Each run is in exactly one.
@@ -107,7 +115,11 @@ func (m *Machine) Step(now actors.Instant, in actors.Input) []actors.Effect {
 	m.look(now)
 	switch in := in.(type) {
 	case actors.Followed:
-		m.followed(now, in.Batch)
+		if in.Prefix == m.cfg.Keys.Nodes() {
+			m.nodesFollowed(now, in.Batch)
+		} else {
+			m.followed(now, in.Batch)
+		}
 	case actors.Received:
 		m.receive(now, in.Message)
 	case actors.TimerFired:
@@ -121,6 +133,9 @@ func (m *Machine) Step(now actors.Instant, in actors.Input) []actors.Effect {
 	if !m.following {
 		m.following = true
 		m.emit(actors.Follow{Prefix: m.cfg.Keys.LiveInShard(m.shard)})
+		if m.cfg.Sessions {
+			m.emit(actors.Follow{Prefix: m.cfg.Keys.Nodes()})
+		}
 	}
 	more := m.wakeDue(now)
 	m.arm(now, more)
@@ -134,7 +149,7 @@ func (m *Machine) log(level actors.LogLevel, text string, fields ...any) {
 }
 
 func (m *Machine) activate() {
-	*m = Machine{identity: m.identity, cfg: m.cfg, entries: map[string]*entry{}}
+	*m = Machine{identity: m.identity, cfg: m.cfg, entries: map[string]*entry{}, hosts: map[string]*host{}}
 	shard, err := strconv.ParseInt(m.identity, 10, 32)
 	if err != nil || shard < 0 || shard >= int64(m.cfg.Keys.Shards) {
 		m.log(actors.LogError, "no such shard", "shards", m.cfg.Keys.Shards)
@@ -231,6 +246,7 @@ func (m *Machine) followed(now actors.Instant, batch records.Batch) {
 		case change.Deleted:
 			if e != nil {
 				e.in.remove(e)
+				m.seat(e, "", 0)
 				delete(m.entries, run)
 			}
 			continue
@@ -238,20 +254,28 @@ func (m *Machine) followed(now actors.Instant, batch records.Batch) {
 			e = &entry{run: run}
 			m.entries[run] = e
 		}
-		if takeover {
+		next := m.noteLive(e, change.KV)
+		switch {
+		case takeover:
 			m.byBoot.put(e, m.spread(now, i, len(changes)))
-			continue
+		case m.lostSession(e):
+			m.byBoot.put(e, int64(now.Boot+m.delay()))
+		default:
+			m.byWall.put(e, next)
 		}
-		m.byWall.put(e, m.nextWake(change.KV))
 	}
 }
 
-func (m *Machine) nextWake(kv records.KV) int64 {
+// noteLive keeps in which session a run is, and returns its next_wake.
+func (m *Machine) noteLive(e *entry, kv records.KV) int64 {
 	live := &recordv1.Live{}
 	if err := records.Decode(kv, live); err != nil {
 		// Due at once: the run actor knows better.
 		m.log(actors.LogError, "a live key can not be read", "error", err.Error())
 		return 0
+	}
+	if m.cfg.Sessions {
+		m.seat(e, live.GetNode(), live.GetSession())
 	}
 	return live.GetNextWake()
 }

@@ -13,6 +13,11 @@ type entry struct {
 	// in is the queue that holds it, index its place there.
 	in    *queue
 	index int
+	// host and session are where the run is placed; seat is its place among the
+	// host's.
+	host    *host
+	session int64
+	seat    int
 }
 
 // queue is a heap of entries by time, then by run so that its order is the same

@@ -35,14 +35,17 @@ type flight struct {
 
 func (m *Machine) load() { m.loadWith(false) }
 
-// loadWith reads the record, and the assignment of its placement if it is asked
-// for and the placement is known.
+// loadWith reads the record, and if it is asked for the assignment of its placement
+// and what there is of the session that holds it.
 func (m *Machine) loadWith(assignment bool) {
 	f := &flight{load: true}
 	ops := []records.Op{records.Get(m.cfg.Keys.Run(m.id))}
 	if assignment {
 		f.node = m.snapshot.run.GetPlacement().GetNode()
 		ops = append(ops, records.Get(m.cfg.Keys.Assignment(f.node, m.id)))
+		if m.cfg.Loss != (Loss{}) {
+			ops = append(ops, records.Get(m.cfg.Keys.Node(f.node)), records.Get(m.cfg.Keys.NodeInfo(f.node)))
+		}
 	}
 	m.loaded, m.loading = false, true
 	m.send(f, records.Read(ops...))
@@ -72,6 +75,8 @@ func (m *Machine) commit(d decision) {
 		txn = keys.Wish(d.run, mod, d.nextWake, d.node, d.assignment)
 	case changeEnd:
 		txn = keys.End(d.run, mod, d.node)
+	case changeLose:
+		txn = keys.Lose(d.run, mod, d.node, d.session)
 	case changeNote:
 		txn = keys.Note(d.run, mod)
 	default:
@@ -131,7 +136,7 @@ func (m *Machine) report(d decision, revision int64) {
 		m.log(actors.LogInfo, "run left its node", "node", d.node, "placement", run.GetPlacements(), "cause", run.GetHoldMessage())
 	case changeWish:
 		m.log(actors.LogInfo, "run is to end", "reason", records.Word(run.GetWish().GetReason()), "by", run.GetWish().GetBy(), "force", run.GetWish().GetForce())
-	case changeEnd:
+	case changeEnd, changeLose:
 		m.log(actors.LogInfo, "run ended", endFields(run)...)
 	case changeNote:
 		m.log(actors.LogWarn, "an exit came late", "status", records.Word(run.GetStatus()))
@@ -187,6 +192,11 @@ func (m *Machine) wasLoaded(now actors.Instant, f *flight, result records.Result
 	}
 	if m.read(now, f, result) && found.assignmentKnown && m.snapshot.run.GetPlacement().GetNode() == f.node {
 		m.snapshot.assignment, m.snapshot.assignmentKnown, m.snapshot.committed = found.assignment, true, found.committed
+		if m.snapshot.leased {
+			node, _ := result.First(2)
+			info, _ := result.First(3)
+			m.sawNode(now, node, info)
+		}
 	}
 }
 

@@ -31,6 +31,7 @@ const (
 	timerReserve = "reserve"
 	timerLoad    = "load"
 	timerIdle    = "idle"
+	timerLoss    = "loss"
 )
 
 // Config is what all run actors of a node share.
@@ -44,6 +45,7 @@ type Config struct {
 	Writer string
 	Nodes  actors.Nodes
 	Rand   actors.Rand
+	Loss   Loss
 }
 
 // Machine is one activation of a run actor. It implements actors.Machine.
@@ -70,6 +72,8 @@ type Machine struct {
 	round *round
 	// askAgain is when, on the monotonic clock, nodes may be asked again.
 	askAgain time.Duration
+	// absence is set while the run waits for a node whose session is over.
+	absence *absence
 
 	idleTimer bool
 	lastWork  time.Duration
@@ -251,7 +255,7 @@ func (m *Machine) done() {
 	}
 	m.doubts = nil
 	m.failures = 0
-	m.snapshot.fresh = false
+	m.snapshot.fresh, m.snapshot.presence = false, nil
 }
 
 func (m *Machine) perform(d decision, revision int64) {
@@ -290,6 +294,9 @@ func (m *Machine) settle(now actors.Instant) {
 	if len(m.pending) > 0 || m.flight != nil || m.loading || m.retryingLoad || m.round != nil {
 		return
 	}
+	if m.waitsForLoss(now) {
+		return
+	}
 	switch p := phaseOf(m.snapshot.run); {
 	case !m.loaded:
 		// Gave up; the next message tries again.
@@ -319,11 +326,16 @@ func (m *Machine) timerFired(name string) {
 		}
 	case timerReserve:
 		m.reserveTimedOut()
+	case timerLoss:
+		if m.absence != nil {
+			m.absence.armed = false
+			m.enqueue(wake{})
+		}
 	}
 }
 
 // take replaces what is known of the run.
 func (m *Machine) take(run *recordv1.Run, mod int64) {
-	m.snapshot = snapshot{run: run, mod: mod}
+	m.snapshot = snapshot{run: run, mod: mod, leased: m.cfg.Loss != Loss{}}
 	m.loaded = true
 }

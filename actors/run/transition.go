@@ -115,6 +115,17 @@ type snapshot struct {
 	// fresh says that the record was read after the request being decided had
 	// arrived.
 	fresh bool
+	// leased says that sessions can end; presence is what was read of the placement's
+	// for the request being decided, nil if nothing was.
+	leased   bool
+	presence *presence
+}
+
+// presence is what the store says of the session that a placement is in.
+type presence struct {
+	gone bool
+	// left is how long a run must still wait for it that is gone.
+	left time.Duration
 }
 
 // change is the transaction that a decision needs.
@@ -125,13 +136,14 @@ const (
 	changeNothing change = iota
 	// changeReload: the request knows more than the snapshot; read again.
 	changeReload
-	// changeAssignment: the assignment must be read first.
+	// changeAssignment: the assignment and its node's session must be read first.
 	changeAssignment
 	changePlace
 	changeUnplace
 	changeUpdate
 	changeWish
 	changeEnd
+	changeLose
 	changeNote
 )
 
@@ -144,8 +156,10 @@ type decision struct {
 	// run and assignment are the new records.
 	run        *recordv1.Run
 	assignment *recordv1.Assignment
-	// node is where the assignment lies that the change touches.
+	// node is where the assignment lies that the change touches, session the one that
+	// it is lost with.
 	node     string
+	session  int64
 	nextWake int64
 	// after follows the known commit, or comes at once if nothing changes.
 	after []follow
@@ -191,9 +205,11 @@ func decide(now actors.Instant, s snapshot, r request) decision {
 	return table[phaseOf(s.run)][r.column()](now, s, r)
 }
 
-// current tells whether a node speaks of the placement that the record holds.
-func current(run *recordv1.Run, attempt, placement int32) bool {
-	return run.GetPlacement() != nil && run.GetAttempt() == attempt && run.GetPlacement().GetNumber() == placement
+// current tells whether a node speaks of the placement that the record holds, and
+// holds it.
+func current(run *recordv1.Run, attempt, placement int32, node string) bool {
+	held := run.GetPlacement()
+	return held != nil && run.GetAttempt() == attempt && held.GetNumber() == placement && held.GetNode() == node
 }
 
 // ahead tells whether a node speaks of a placement that the snapshot has not
@@ -243,6 +259,9 @@ func lookWaiting(now actors.Instant, s snapshot, _ request) decision {
 }
 
 func lookPlaced(now actors.Instant, s snapshot, _ request) decision {
+	if d, decided := lookForNode(now, s); decided {
+		return d
+	}
 	if s.run.GetWish() != nil {
 		return remindOfWish(s)
 	}
@@ -267,6 +286,9 @@ func remindOfStart(now actors.Instant, s snapshot) decision {
 
 // lookRunning is the backup of the timeout, which the node enforces itself.
 func lookRunning(now actors.Instant, s snapshot, _ request) decision {
+	if d, decided := lookForNode(now, s); decided {
+		return d
+	}
 	if s.run.GetWish() != nil {
 		return remindOfWish(s)
 	}
@@ -333,7 +355,7 @@ func hold(now actors.Instant, s snapshot, r request) decision {
 // leave takes the run off a node that says that its placement never started.
 func leave(now actors.Instant, s snapshot, r request) decision {
 	m := r.(voided)
-	if !current(s.run, m.GetAttempt(), m.GetPlacement()) {
+	if !current(s.run, m.GetAttempt(), m.GetPlacement(), m.GetNode()) {
 		return ackVoid(now, s, r)
 	}
 	run, void := proto.CloneOf(s.run), m.GetVoid()
@@ -364,7 +386,7 @@ func leave(now actors.Instant, s snapshot, r request) decision {
 // that it never started. Nobody can know; it must not be started again.
 func voidRunning(now actors.Instant, s snapshot, r request) decision {
 	m := r.(voided)
-	if !current(s.run, m.GetAttempt(), m.GetPlacement()) {
+	if !current(s.run, m.GetAttempt(), m.GetPlacement(), m.GetNode()) {
 		return ackVoid(now, s, r)
 	}
 	run := proto.CloneOf(s.run)
@@ -375,7 +397,7 @@ func voidRunning(now actors.Instant, s snapshot, r request) decision {
 
 func start(now actors.Instant, s snapshot, r request) decision {
 	m := r.(started)
-	if !current(s.run, m.GetAttempt(), m.GetPlacement()) {
+	if !current(s.run, m.GetAttempt(), m.GetPlacement(), m.GetNode()) {
 		return dropStarted(now, s, r)
 	}
 	run := proto.CloneOf(s.run)
@@ -396,7 +418,7 @@ func start(now actors.Instant, s snapshot, r request) decision {
 
 func end(now actors.Instant, s snapshot, r request) decision {
 	m := r.(exited)
-	if !current(s.run, m.GetAttempt(), m.GetPlacement()) {
+	if !current(s.run, m.GetAttempt(), m.GetPlacement(), m.GetNode()) {
 		return noteExit(now, s, r)
 	}
 	run, exit := proto.CloneOf(s.run), m.GetExit()

@@ -46,6 +46,10 @@ func refusalsText(refusals []refusal) string {
 
 func silentNode(after time.Duration) string { return "no answer within " + span(after) }
 
+func lostText(node string) string {
+	return "node " + node + " was lost: its session ended and it has not told how the command ended"
+}
+
 func contradiction(node string) string {
 	return "node " + node + " said that the command was started and then that it never was"
 }

@@ -140,7 +140,7 @@ func (w *world) told(e actors.Tell) {
 		}
 	case *actorv1.Ack:
 		run := w.runAt(m.GetCommit())
-		if m.GetUnknown() || run == nil || current(run, m.GetAttempt(), m.GetPlacement()) ||
+		if m.GetUnknown() || run == nil || current(run, m.GetAttempt(), m.GetPlacement(), e.Identity) ||
 			ahead(run, m.GetAttempt(), m.GetPlacement()) {
 			w.t.Fatalf("%v acknowledges what %d does not hold: %v", m, m.GetCommit(), run)
 		}

@@ -106,8 +106,21 @@ func (k Keys) Note(run *recordv1.Run, mod int64) Txn {
 	return k.change(run, mod, []Op{put(k.Run(run.GetId()), Encode(run))})
 }
 
+// Lose ends a run whose node's session is over: as End does, but only while the node
+// has another session or none. Its Else answers the record and the node's session,
+// in this order.
+func (k Keys) Lose(run *recordv1.Run, mod int64, node string, session int64) Txn {
+	txn := k.End(run, mod, node)
+	txn.If = append(txn.If, Compare{Key: k.Node(node), Target: TargetCreate, Relation: NotEqual, Operand: session})
+	txn.Else = append(txn.Else, Get(k.Node(node)))
+	return txn
+}
+
+// putLive says whose session the run depends on, so that its end is noticed.
 func (k Keys) putLive(run *recordv1.Run, nextWakeMs int64) Op {
-	return put(k.Live(run.GetId()), Encode(&recordv1.Live{NextWake: nextWakeMs}))
+	return put(k.Live(run.GetId()), Encode(&recordv1.Live{
+		NextWake: nextWakeMs, Node: run.GetPlacement().GetNode(), Session: run.GetPlacement().GetSession(),
+	}))
 }
 
 // change guards every write but a create: the record is as it was read, and it
