@@ -14,6 +14,7 @@ import (
 
 	"github.com/errand-run/errand/boot"
 	"github.com/errand-run/errand/cluster/records"
+	"github.com/errand-run/errand/nodes/sandbox/guest/guesttest"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -99,7 +100,9 @@ func TestFailedStartNamesItsPartAndUnwindsTheOthers(t *testing.T) {
 		{name: "address in use", config: boot.Config{Listen: taken.Addr().String()}, part: "cluster access", says: "--listen"},
 		{name: "data directory is a file", config: boot.Config{DataDir: occupied}, part: "cluster access", says: occupied},
 		{name: "helper absent", config: boot.Config{Drivers: []string{boot.DriverProcess}, SandboxInit: "/no/such/file"}, part: "sandbox host", says: "/no/such/file"},
-		{name: "containerd does not answer", config: boot.Config{Drivers: []string{boot.DriverContainerd}, Containerd: "/no/such/socket", SandboxInit: os.Args[0]}, part: "sandbox host", says: "/no/such/socket"},
+		{name: "helper is text", config: boot.Config{Drivers: []string{boot.DriverProcess}, SandboxInit: occupied}, part: "sandbox host", says: occupied + " is not one"},
+		{name: "helper is another program", config: boot.Config{Drivers: []string{boot.DriverProcess}, SandboxInit: os.Args[0]}, part: "sandbox host", says: os.Args[0] + " is not one but"},
+		{name: "containerd does not answer", config: boot.Config{Drivers: []string{boot.DriverContainerd}, Containerd: "/no/such/socket", SandboxInit: guesttest.Build(t)}, part: "sandbox host", says: "/no/such/socket"},
 		{name: "etcd does not answer", config: boot.Config{EtcdEndpoints: []string{"127.0.0.1:1"}}, part: "cluster access", says: "127.0.0.1:1"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -141,7 +144,8 @@ func TestConfigNamesEachFieldThatCanNotBe(t *testing.T) {
 	}{
 		{name: "listen on every address", config: boot.Config{Listen: "0.0.0.0:7400"}, says: "listen"},
 		{name: "listen on a name", config: boot.Config{Listen: "example.org:7400"}, says: "loopback"},
-		{name: "listen without port", config: boot.Config{Listen: "127.0.0.1"}, says: "listen"},
+		{name: "listen without port", config: boot.Config{Listen: "127.0.0.1"}, says: "as in 127.0.0.1:7400"},
+		{name: "listen on a port that is none", config: boot.Config{Listen: "127.0.0.1:99999"}, says: "0 to 65535"},
 		{name: "name in capitals", config: boot.Config{Name: "Node"}, says: "name"},
 		{name: "driver unknown", config: boot.Config{Drivers: []string{"vm"}}, says: "vm"},
 		{name: "driver twice", config: boot.Config{Drivers: []string{"null", "null"}}, says: "twice"},

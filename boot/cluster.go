@@ -7,6 +7,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"syscall"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -46,7 +47,10 @@ func (c *clusterAccess) start(ctx context.Context) error {
 	}
 	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", c.config.Listen)
 	if err != nil {
-		return fmt.Errorf("listen on %s: %w (another daemon? --listen names another address)", c.config.Listen, err)
+		if errors.Is(err, syscall.EADDRINUSE) {
+			return fmt.Errorf("listen on %s: %w (another daemon? --listen names another address)", c.config.Listen, err)
+		}
+		return fmt.Errorf("listen on %s: %w", c.config.Listen, err)
 	}
 	c.listener = listener
 	storeConfig := store.Config{

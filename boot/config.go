@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/errand-run/errand/cluster/records"
@@ -180,9 +181,12 @@ func setDefault[T comparable](field *T, value T) {
 
 // checkListen refuses what would serve an unencrypted API to a network.
 func checkListen(address string) error {
-	host, _, err := net.SplitHostPort(address)
+	host, port, err := net.SplitHostPort(address)
 	if err != nil {
-		return err
+		return fmt.Errorf("give a host and a port, as in %s", ListenDefault)
+	}
+	if _, err := strconv.ParseUint(port, 10, 16); err != nil {
+		return fmt.Errorf("the port must be 0 to 65535, is %q", port)
 	}
 	if host == "localhost" {
 		return nil

@@ -142,6 +142,9 @@ func (h *sandboxHost) open(ctx context.Context, name string) (sandbox.Driver, er
 func (h *sandboxHost) installHelper() (string, error) {
 	dir := filepath.Join(h.config.DataDir, "bin")
 	if h.config.SandboxInit != "" {
+		if err := guest.Verify(h.config.SandboxInit); err != nil {
+			return "", err
+		}
 		return guest.InstallFile(dir, h.config.SandboxInit)
 	}
 	return guest.Install(dir)

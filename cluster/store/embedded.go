@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -228,11 +229,24 @@ func lockDir(dir string) (*os.File, error) {
 	if err != nil {
 		_ = lock.Close()
 		if errors.Is(err, unix.EWOULDBLOCK) {
-			return nil, records.Errorf(records.ClassConflict, "%s is held by another daemon: stop it or choose another data directory", dir)
+			return nil, records.Errorf(records.ClassConflict, "%s is held by another daemon%s: stop it or choose another data directory", dir, holder(lock.Name()))
 		}
 		return nil, fmt.Errorf("lock %s: %w", dir, err)
 	}
+	// Who finds it taken is told by whom. A full disk leaves that out, no more.
+	if lock.Truncate(0) == nil {
+		_, _ = lock.WriteAt([]byte(strconv.Itoa(os.Getpid())+"\n"), 0)
+	}
 	return lock, nil
+}
+
+// holder says which process has left its id in a lock, nothing if none has.
+func holder(path string) string {
+	text, err := os.ReadFile(path)
+	if _, numeric := strconv.Atoi(strings.TrimSpace(string(text))); err != nil || numeric != nil {
+		return ""
+	}
+	return ", process " + strings.TrimSpace(string(text))
 }
 
 // quiet keeps what an operator must act on: the level and above, less what a

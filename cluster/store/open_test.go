@@ -2,6 +2,7 @@ package store
 
 import (
 	"context"
+	"fmt"
 	"net"
 	"os"
 	"path/filepath"
@@ -128,7 +129,7 @@ func TestOpenEmbeddedRefusesADirectoryThatIsHeld(t *testing.T) {
 	s := openAt(t, Config{DataDir: dir})
 	began := time.Now()
 	_, err := Open(context.Background(), Config{DataDir: dir})
-	if records.ClassOf(err) != records.ClassConflict || !strings.Contains(err.Error(), dir) {
+	if holder := fmt.Sprintf("process %d", os.Getpid()); records.ClassOf(err) != records.ClassConflict || !strings.Contains(err.Error(), dir) || !strings.Contains(err.Error(), holder) {
 		t.Errorf("%v (%v)", err, records.ClassOf(err))
 	}
 	if took := time.Since(began); took > time.Second {

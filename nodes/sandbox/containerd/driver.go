@@ -170,7 +170,7 @@ func (d *Driver) greet(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, createMax)
 	defer cancel()
 	if _, err := d.client.Version(ctx); err != nil {
-		return records.Errorf(classOf(err), "containerd at %s does not answer: %w", d.config.Address, err)
+		return records.Errorf(classOf(err), "containerd at %s does not answer: %w (is it running? --containerd names another socket, or private)", d.config.Address, err)
 	}
 	err := d.client.NamespaceService().Create(ctx, d.config.Namespace, nil)
 	if err != nil && !errdefs.IsAlreadyExists(err) {

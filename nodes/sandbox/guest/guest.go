@@ -8,6 +8,7 @@ package guest
 
 import (
 	"crypto/sha256"
+	"debug/buildinfo"
 	"embed"
 	"encoding/hex"
 	"errors"
@@ -49,6 +50,22 @@ func InstallFile(dir, file string) (path string, err error) {
 		return "", fmt.Errorf("install %s: %w", Name, err)
 	}
 	return installContent(dir, content)
+}
+
+// Verify tells whether a file that the operator names is a sandbox-init. Anything
+// else would be noticed by the first command only, which it would not start.
+func Verify(file string) error {
+	if _, err := os.Stat(file); err != nil {
+		return fmt.Errorf("%s: %w", Name, err)
+	}
+	built, err := buildinfo.ReadFile(file)
+	if err != nil {
+		return fmt.Errorf("%s: %s is not one: %w", Name, file, err)
+	}
+	if filepath.Base(built.Path) != Name {
+		return fmt.Errorf("%s: %s is not one but %s", Name, file, built.Path)
+	}
+	return nil
 }
 
 func installContent(dir string, content []byte) (string, error) {

@@ -21,6 +21,9 @@ const (
 	// endGrace is how long errand looks for the rest of a log after its run has
 	// ended and the log could not be read.
 	endGrace = 5 * time.Second
+	// holdPauseDefault is how long a run may wait before somebody at a terminal is
+	// told why, and the time between two such words.
+	holdPauseDefault = 3 * time.Second
 )
 
 // errLeft ends an attendance that the user has left.
@@ -53,6 +56,9 @@ func (t *attendance) run(ctx context.Context, request *errandv1.CreateRunRequest
 	defer leave(nil)
 	var watching sync.WaitGroup
 	watching.Go(func() { t.obey(ctx, interrupts, interrupted, leave, run.GetId()) })
+	if t.app.holdPause > 0 {
+		watching.Go(func() { t.tellHolds(ctx, run.GetId()) })
+	}
 	code, err := t.watch(ctx, run)
 	leave(nil)
 	watching.Wait()
@@ -145,6 +151,25 @@ func (t *attendance) cancel(ctx context.Context, id string) {
 	})
 	if err != nil && ctx.Err() == nil {
 		t.app.note("run %s could not be canceled: %s", id, err)
+	}
+}
+
+// tellHolds says what keeps a run from its start, each time that it is something
+// else, until it starts or ctx ends. That it can not be asked is for others to tell.
+func (t *attendance) tellHolds(ctx context.Context, id string) {
+	last := ""
+	for pause(ctx, t.app.holdPause) == nil {
+		response, err := call(ctx, t.c, t.c.runs.Get, &errandv1.GetRunRequest{Id: id})
+		if err != nil {
+			continue
+		}
+		if response.GetRun().GetStatus() != errandv1.Status_STATUS_PENDING {
+			return
+		}
+		if hold := response.GetRun().GetMessage(); hold != "" && hold != last {
+			last = hold
+			t.app.note("run %s waits: %s", id, cellText(hold))
+		}
 	}
 }
 

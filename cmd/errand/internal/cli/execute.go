@@ -50,7 +50,10 @@ type app struct {
 	output    outputFormat
 
 	patience patience
-	conn     *connection
+	// holdPause is how often somebody at a terminal is told what keeps a run from its
+	// start; 0 means never.
+	holdPause time.Duration
+	conn      *connection
 }
 
 // Execute runs one command line and returns the exit code of the process. The
@@ -71,6 +74,9 @@ func newApp(stdin io.Reader, stdout, stderr io.Writer, environ []string) *app {
 		account:  user.Current,
 		output:   formatTable,
 		patience: defaultPatience,
+	}
+	if file, ok := stderr.(*os.File); ok && terminalWidth(file) > 0 {
+		a.holdPause = holdPauseDefault
 	}
 	for _, entry := range environ {
 		if name, value, ok := strings.Cut(entry, "="); ok {
@@ -127,7 +133,6 @@ then teardown. Each execution is a run, a record that outlives its sandbox.`,
   errand runs                             what runs and what ran`,
 		SilenceErrors: true,
 		SilenceUsage:  true,
-		RunE:          group,
 	}
 	root.SetIn(a.stdin)
 	root.SetOut(a.stdout)
@@ -146,11 +151,46 @@ then teardown. Each execution is a run, a record that outlives its sandbox.`,
 	flags.VarP(&a.output, "output", "o", "table, json or yaml")
 	must(root.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]string{"table", "json", "yaml"}, cobra.ShellCompDirectiveNoFileComp)))
 	must(root.MarkPersistentFlagFilename("token-file"))
+	var version bool
+	root.Flags().BoolVar(&version, "version", false, "print the version of errand")
+	root.RunE = func(cmd *cobra.Command, args []string) error {
+		if version && len(args) == 0 {
+			return a.printVersion()
+		}
+		return group(cmd, args)
+	}
 	root.AddCommand(
 		a.runCommand(), a.runsCommand(), a.showCommand(), a.logsCommand(), a.waitCommand(),
 		a.cancelCommand(), a.imageCommand(), a.nodeCommand(), a.versionCommand(),
 	)
+	refuseUnknownTopics(root)
 	return root
+}
+
+// refuseUnknownTopics makes an error of what cobra's own commands answer with a
+// help text and success: a shell that is not supported would source that text.
+func refuseUnknownTopics(root *cobra.Command) {
+	root.InitDefaultHelpCmd()
+	root.InitDefaultCompletionCmd("completion")
+	for _, cmd := range root.Commands() {
+		switch cmd.Name() {
+		case "completion":
+			cmd.Args, cmd.RunE = cobra.ArbitraryArgs, group
+		case "help":
+			cmd.Run = nil
+			cmd.RunE = func(_ *cobra.Command, args []string) error {
+				topic, rest, err := root.Find(args)
+				if err != nil {
+					return group(root, args)
+				}
+				if len(rest) > 0 && topic.HasSubCommands() {
+					return group(topic, rest)
+				}
+				topic.InitDefaultHelpFlag()
+				return topic.Help()
+			}
+		}
+	}
 }
 
 // flagErrorText says what is wrong with a number or a truth value in plain words.

@@ -155,5 +155,5 @@ func (c *connection) explainToken(f *failure) {
 	} else {
 		f.message = fmt.Sprintf("%s refused the token of %s: %s", c.address, c.tokenSource, f.message)
 	}
-	f.hint = "The token is in the file api.token of the node's data directory: set ERRAND_TOKEN, or name the file with --token-file."
+	f.hint = "The token is in the file api.token of the node's data directory: name that directory with ERRAND_DATA or the file with --token-file, or set ERRAND_TOKEN."
 }

@@ -41,6 +41,8 @@ type invocation struct {
 	stdin    string
 	now      time.Time
 	patience patience
+	// holdPause is above 0 for somebody at a terminal.
+	holdPause time.Duration
 }
 
 func newInvocation(t *testing.T, address string) *invocation {
@@ -56,7 +58,7 @@ func (i *invocation) run(args ...string) result {
 	defer cancel()
 	var stdout, stderr bytes.Buffer
 	a := newApp(strings.NewReader(i.stdin), &stdout, &stderr, i.environ)
-	a.patience = i.patience
+	a.patience, a.holdPause = i.patience, i.holdPause
 	if !i.now.IsZero() {
 		a.now = func() time.Time { return i.now }
 	}

@@ -370,3 +370,50 @@ func TestRunGivesTheExitCodeAlthoughItsLogCanNotBeRead(t *testing.T) {
 		})
 	}
 }
+
+// Somebody at a terminal is told once what a run waits for; a script is not, whose
+// stderr is the command's own.
+func TestRunThatWaitsSaysWhyAtATerminal(t *testing.T) {
+	var s *fakeapi.Server
+	s = startFake(t, func(server *fakeapi.Server) {
+		server.Script = func(l *fakeapi.Live) {
+			l.Hold("node n1: no room:\n8 of 8 sandboxes\x1b[31m")
+			ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+			defer cancel()
+			if len(s.Runs()) == 1 {
+				_ = s.Await(ctx, func() bool { return s.Calls(errandv1connect.RunServiceGetProcedure) > 2 })
+			}
+			seventeen(l)
+		}
+	})
+	i := newInvocation(t, s.URL())
+	i.holdPause = time.Millisecond
+	got := i.run("run", "busybox")
+	id := s.Runs()[0].Run().GetId()
+	if note := "errand: run " + id + " waits: node n1: no room: 8 of 8 sandboxes"; got.code != 17 || got.stdout != "out\n" ||
+		strings.Count(got.stderr, note) != 1 || strings.Contains(got.stderr, "\x1b") {
+		t.Errorf("%+v, want once %q", got, note)
+	}
+	i.holdPause = 0
+	i.run("run", "busybox").want(t, 17, "out\n", "err\n")
+}
+
+func TestHelpAndVersionAreFoundWhereTheyAreLookedFor(t *testing.T) {
+	i := newInvocation(t, "http://127.0.0.1:1")
+	for _, c := range []struct {
+		args []string
+		want string
+	}{
+		{[]string{"--version"}, "errand "},
+		{[]string{"--version", "-o", "json"}, `"version"`},
+		{[]string{"help"}, "Available Commands"},
+		{[]string{"help", "run"}, "--stop-grace"},
+		{[]string{"help", "image", "import"}, "errand image import"},
+		{[]string{"completion"}, "bash"},
+		{[]string{"completion", "bash"}, "__start_errand"},
+	} {
+		if got := i.run(c.args...); got.code != 0 || got.stderr != "" || !strings.Contains(got.stdout, c.want) {
+			t.Errorf("%v: code %d, stderr %q, stdout %q; want %q", c.args, got.code, got.stderr, got.stdout, c.want)
+		}
+	}
+}

@@ -21,18 +21,20 @@ func (a *app) versionCommand() *cobra.Command {
 		Short:             "Print the version of errand",
 		Args:              noArguments,
 		ValidArgsFunction: cobra.NoFileCompletions,
-		RunE: func(*cobra.Command, []string) error {
-			view := currentVersion()
-			return a.print(view, func() error {
-				commit := ""
-				if view.Commit != "" {
-					commit = " (" + view.Commit + ")"
-				}
-				_, err := fmt.Fprintf(a.stdout, "errand %s%s %s %s\n", view.Version, commit, view.Go, view.Platform)
-				return err
-			})
-		},
+		RunE:              func(*cobra.Command, []string) error { return a.printVersion() },
 	}
+}
+
+func (a *app) printVersion() error {
+	view := currentVersion()
+	return a.print(view, func() error {
+		commit := ""
+		if view.Commit != "" {
+			commit = " (" + view.Commit + ")"
+		}
+		_, err := fmt.Fprintf(a.stdout, "errand %s%s %s %s\n", view.Version, commit, view.Go, view.Platform)
+		return err
+	})
 }
 
 func currentVersion() versionView {

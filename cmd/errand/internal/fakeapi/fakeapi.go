@@ -241,6 +241,9 @@ func (l *Live) Place() {
 	l.change(func() { l.run.Attempts = []*errandv1.Attempt{{Number: 1, Node: "n1", Status: l.run.GetStatus()}} })
 }
 
+// Hold says what keeps a run from its start.
+func (l *Live) Hold(message string) { l.change(func() { l.run.Message = message }) }
+
 // Write adds one chunk to the log. Offsets have a stride that is no byte count,
 // as those of a stored log have.
 func (l *Live) Write(stream errandv1.Stream, data string) {
