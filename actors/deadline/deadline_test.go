@@ -30,19 +30,21 @@ type bench struct {
 	timer    time.Duration
 	woken    []string
 	errors   int
+	// follows and passivations count those effects.
+	follows, passivations int
 }
 
 func newBench(t testing.TB) *bench {
-	b := &bench{t: t, machine: New("3", Config{Keys: testKeys}), now: actors.Instant{Wall: epoch, WallHealthy: true}, revision: 100, timer: -1}
-	follows := 0
-	for _, effect := range b.machine.Step(b.now, actors.Activated{}) {
-		if f, ok := effect.(actors.Follow); ok && f.Prefix == "/errand/live/3/" {
-			follows++
-		}
-	}
-	if follows != 1 {
+	b := benchOf(t, Config{Keys: testKeys})
+	if b.follows != 1 {
 		t.Fatal("does not follow its shard")
 	}
+	return b
+}
+
+func benchOf(t testing.TB, cfg Config) *bench {
+	b := &bench{t: t, machine: New("3", cfg), now: actors.Instant{Wall: epoch, WallHealthy: true}, revision: 100, timer: -1}
+	b.step(actors.Activated{})
 	return b
 }
 
@@ -54,11 +56,19 @@ func (b *bench) step(in actors.Input) {
 			b.timer = b.now.Mono + e.After
 		case actors.Tell:
 			wake := e.Message.(*actorv1.Wake)
-			if e.Kind != actors.KindRun || e.Identity != wake.GetRun() || wake.GetShard() != 3 || wake.Shard == nil {
+			if e.Kind != actors.KindRun || e.Identity != wake.GetRun() || wake.GetShard() != 3 || wake.Shard == nil ||
+				wake.GetNode() != b.machine.cfg.Node {
 				b.t.Fatalf("told %v", e)
 			}
 			b.woken = append(b.woken, wake.GetRun())
 			turn++
+		case actors.Follow:
+			if e.Prefix != "/errand/live/3/" {
+				b.t.Fatalf("follows %s", e.Prefix)
+			}
+			b.follows++
+		case actors.Passivate:
+			b.passivations++
 		case actors.Log:
 			if e.Level == actors.LogError {
 				b.errors++

@@ -49,7 +49,7 @@ func (c *counter) Fill(b []byte) {
 
 func newBench(t *testing.T, create bool, nodes ...string) *bench {
 	b := &bench{t: t, keys: records.Keys{Root: "/e/", Shards: 4}, store: newMemory(), now: at(0), nodes: nodes, timers: map[string]time.Duration{}}
-	b.machine = New(testID, Config{Keys: b.keys, Writer: "w", Nodes: b.nodes, Rand: &counter{}})
+	b.machine = New(testID, Config{Node: "here", Keys: b.keys, Writer: "w", Nodes: b.nodes, Rand: &counter{}})
 	for _, n := range nodes {
 		b.store.txn(b.keys.Register(n, &recordv1.NodeSession{}, 0, 0, &recordv1.NodeInfo{}))
 	}
