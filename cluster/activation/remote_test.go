@@ -3,6 +3,7 @@ package activation_test
 import (
 	"errors"
 	"maps"
+	"runtime"
 	"testing"
 	"time"
 
@@ -349,4 +350,28 @@ func TestDirectoryLimitsTheAnswersItOwes(t *testing.T) {
 	}
 	w.pass(2 * time.Minute)
 	w.settled()
+}
+
+// A world of one goroutine must stay one.
+func TestSteppedDirectoriesStartNoGoroutine(t *testing.T) {
+	before := runtime.NumGoroutine()
+	w := newCluster(t, 1, "n1", "n2", "n3")
+	w.silence("n3", false, "n2")
+	for _, from := range []string{"n1", "n2", "n3"} {
+		d := w.node(from).directory
+		d.Tell("thing", "a", word("hello"))
+		d.Tell("node", "n2", word("hello"))
+		d.Tell("thing", "a", word("idle"))
+		d.Tell("nothing", "a", word("hello"))
+		d.Receive("n1", nil)
+		w.ask(from, "thing", "a", "ask")
+		w.ask(from, "thing", "b", "later")
+	}
+	w.pass(activation.AnswerWaitMax + time.Minute)
+	stop(t, w, "n1")
+	w.node("n1").directory.Tell("thing", "a", word("too late"))
+	w.pass(time.Minute)
+	if got := runtime.NumGoroutine(); got != before {
+		t.Errorf("%d goroutines, %d before", got, before)
+	}
 }

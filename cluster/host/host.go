@@ -20,10 +20,6 @@ import (
 // processor to others.
 const dispatcherThroughput = 300
 
-// registrySlices is how many concurrent maps, of 32 shards each, hold the addresses
-// of actors.
-const registrySlices = 8
-
 // ErrClosed is returned when something is asked of a host that was closed.
 var ErrClosed = errors.New("the actor host is closed")
 
@@ -128,16 +124,6 @@ func newSystem(options Options) *actor.ActorSystem {
 		system.Root.WithSpawnMiddleware(refuse)
 	}
 	return system
-}
-
-// shrinkRegistry leaves protoactor's registry with fewer maps. It begins with 32,768
-// of them: 3 MB when empty, 12 MB once each has held something.
-func shrinkRegistry(registry *actor.ProcessRegistryValue) {
-	letters, _ := registry.GetLocal("deadletter")
-	events, _ := registry.GetLocal("eventstream")
-	registry.LocalPIDs.LocalPIDs = slices.Clone(registry.LocalPIDs.LocalPIDs[:registrySlices])
-	registry.LocalPIDs.GetBucket("deadletter").Set("deadletter", letters)
-	registry.LocalPIDs.GetBucket("eventstream").Set("eventstream", events)
 }
 
 // buryLetter answers for an actor that is gone: who asked it need not wait, and
