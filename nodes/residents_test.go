@@ -69,17 +69,38 @@ func (l labFollows) Follow(prefix string, _ func(records.Batch)) (stop func()) {
 	return func() { l.followed[prefix]-- }
 }
 
-func (l labView) Alive() []string                        { return slices.Clone(l.alive) }
-func (labView) Candidates() []actors.Candidate           { return nil }
-func (l labTransport) Send(_ string, p *actorv1.Packet)  { l.sent = append(l.sent, p) }
-func (labRand) Uint64() uint64                           { return 1 }
-func (labRand) Fill([]byte)                              {}
-func (l *residentLab) view(alive ...string) *residentLab { l.alive = alive; return l }
-func (l *residentLab) deadlines() int                    { return l.node.Activations()[actors.KindDeadline] }
+func (l labView) Alive() []string {
+	return slices.Clone(l.alive)
+}
+
+func (labView) Candidates() []actors.Candidate {
+	return nil
+}
+
+func (l labTransport) Send(_ string, p *actorv1.Packet) {
+	l.sent = append(l.sent, p)
+}
+
+func (labRand) Uint64() uint64 {
+	return 1
+}
+
+func (labRand) Fill([]byte) {}
+func (l *residentLab) view(alive ...string) *residentLab {
+	l.alive = alive
+	return l
+}
+
+func (l *residentLab) deadlines() int {
+	return l.node.Activations()[actors.KindDeadline]
+}
+
 func (l *residentLab) shardFollowed(shard int32) int {
 	return l.followed[l.node.config.Keys.LiveInShard(shard)]
 }
-func (l *residentLab) settle() { l.scheduler.Settle(1 << 16) }
+func (l *residentLab) settle() {
+	l.scheduler.Settle(1 << 16)
+}
 
 func (l *residentLab) pass(d time.Duration) {
 	over := false
