@@ -64,6 +64,12 @@ func TestDiskHoldsWhatWasSyncedThroughCrashAndReboot(t *testing.T) {
 	}
 	b.write(put("r3"))
 	b.holds("r1", "r2", "r3") // a load sees every write before it
+	loaded := 0
+	b.write(put("r3")) // keeps the disk busy, so that the next two wait together
+	b.life.Journal().Load(func(nodes.JournalContent, error) { loaded++ })
+	if err := b.written(nodes.JournalChange{Deletes: []nodes.PlacementKey{{Run: "none"}}}); err != nil || loaded != 1 {
+		t.Errorf("a write behind a load: %v, %d loads", err, loaded)
+	}
 	b.life.Crash()
 	b.life = b.Launch()
 	b.holds("r1", "r2", "r3")

@@ -58,6 +58,21 @@ func TestChildOutlivesItsParentUntilItIsKilled(t *testing.T) {
 	}
 }
 
+func TestKilledCommandLeavesNoTimer(t *testing.T) {
+	b := newBench(t, 1, Sound())
+	b.run("e1", "fork", "2h", "sleep-exit", "1h", "0")
+	if r := b.verb(nodes.VerbKill, "e1"); r.Err != nil || !r.Leftover {
+		t.Errorf("kill: %+v", r)
+	}
+	if got := b.commands("e1"); len(got) != 2 || got[1].Code != 137 || got[1].Cause != "kill" {
+		t.Errorf("history %+v", got)
+	}
+	b.pass(second)
+	if at, ok := b.line.NextAt(); ok {
+		t.Errorf("something will happen at %v", at)
+	}
+}
+
 func TestSignals(t *testing.T) {
 	term := func(b *bench, id string) bool {
 		return b.do(nodes.SandboxOp{Verb: nodes.VerbSignal, ID: id, Signal: sigterm}).Delivered
@@ -298,6 +313,31 @@ func TestWhatADeadDaemonAskedForMayStillHappen(t *testing.T) {
 		if n := len(b.Sandboxes()); n != int(rate) {
 			t.Errorf("%d sandboxes at an orphan rate of %v", n, rate)
 		}
+	}
+}
+
+func TestWhatIsUnderWayWhenThePowerGoesDoesNotHappen(t *testing.T) {
+	b := newBench(t, 1, Sound())
+	b.Faults.Runtime.OrphanRate = 1
+	b.begin(creating("e1", "sleep-exit", "1s", "0"))
+	b.PowerOff()
+	b.PowerOn()
+	b.life = b.Launch()
+	b.pass(second)
+	if n := len(b.Sandboxes()); n != 0 {
+		t.Errorf("%d sandboxes", n)
+	}
+}
+
+func TestCreateThatHangsForADeadDaemonLeavesNothing(t *testing.T) {
+	b := newBench(t, 1, Sound())
+	b.Faults.Runtime.OrphanRate, b.Faults.Runtime.CreateHangRate, b.Faults.Runtime.CreateLeaveRate = 1, 1, 1
+	b.begin(creating("e1", "sleep-exit", "1s", "0"))
+	b.life.Crash()
+	b.life = b.Launch()
+	b.pass(time.Hour)
+	if n := len(b.Sandboxes()); n != 0 {
+		t.Errorf("%d sandboxes", n)
 	}
 }
 

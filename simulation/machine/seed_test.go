@@ -76,7 +76,18 @@ func stormOp(b *bench, draw *rand.Rand, id string, answered func()) {
 		op.Timeout = 30 * second
 	}
 	op.Driver = "null"
-	b.life.Sandboxes().Do(op, func(nodes.SandboxResult) { answered() })
+	life := b.life
+	heard := func() {
+		if life.Dead() || b.Paused() {
+			b.t.Errorf("%s %s: heard by a daemon that is dead, or stands still", verb, id)
+		}
+	}
+	life.Sandboxes().Do(op, func(nodes.SandboxResult) {
+		heard()
+		answered()
+	})
+	life.Clock().After(second, heard)
+	life.Journal().Load(func(nodes.JournalContent, error) { heard() })
 }
 
 func stormFault(b *bench, draw *rand.Rand, id string) {

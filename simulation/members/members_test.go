@@ -53,6 +53,17 @@ func TestViewFollowsTheTruthWithItsLag(t *testing.T) {
 	expect(t, v, "n1", "n2")
 }
 
+func TestLaterNewsIsNotOvertakenByEarlier(t *testing.T) {
+	line, m := newMembers()
+	v := m.Of("n1")
+	v.Lag = virtual.Span{Min: 10 * second, Max: 10 * second}
+	m.Up("n2", true)
+	v.Lag = virtual.Span{Min: second, Max: second}
+	m.Up("n2", false)
+	pass(line, time.Minute)
+	expect(t, v, "n1")
+}
+
 func TestViewContainsItselfWhateverHappens(t *testing.T) {
 	line, m := newMembers()
 	v := m.Of("n2")
