@@ -15,10 +15,11 @@ import (
 // Store is the durable store as the API sees it.
 type Store interface {
 	records.Reader
-	// Follow delivers a Reset with all that is below the prefix, then every change
-	// in order, until stop is called. deliver does not block, is called from any
-	// goroutine, and owns what it is given.
-	Follow(prefix string, deliver func(records.Batch)) (stop func())
+	// FollowChanges delivers a Reset without events, then every change below the prefix
+	// that comes after the Reset's revision, in order, until stop is called. Another
+	// Reset says that changes may have been missed. deliver does not block, is called
+	// from one goroutine at a time, and owns what it is given.
+	FollowChanges(prefix string, deliver func(records.Batch)) (stop func())
 }
 
 // Router reaches actors wherever they are.

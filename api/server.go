@@ -85,6 +85,7 @@ type Server struct {
 	config  Config
 	handler http.Handler
 	metrics *metrics
+	watches *hub
 	streams atomic.Int64
 	// stopping ends, with the cause errStopping, when the node stops.
 	stopping context.Context
@@ -116,6 +117,7 @@ func New(config Config) (*Server, error) {
 	if s.metrics, err = newMetrics(config.Registerer); err != nil {
 		return nil, fmt.Errorf("api: register metrics: %w", err)
 	}
+	s.watches = newHub(config.Store, config.Keys.Runs())
 	s.handler = s.routes()
 	return s, nil
 }
@@ -207,7 +209,10 @@ func (s *Server) Serve(ctx context.Context, listener net.Listener) error {
 
 // Stop makes the server unready and ends every stream. Serve calls it; whoever
 // serves Handler by other means calls it first when shutting down.
-func (s *Server) Stop() { s.stop(errStopping) }
+func (s *Server) Stop() {
+	s.stop(errStopping)
+	s.watches.close()
+}
 
 // callContext ends with the call or when the node stops, whichever comes first.
 // contextError tells which.

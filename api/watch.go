@@ -3,6 +3,7 @@ package api
 import (
 	"context"
 	"sync"
+	"time"
 
 	"connectrpc.com/connect"
 
@@ -10,57 +11,106 @@ import (
 	errandv1 "github.com/errand-run/errand/messages/errand/v1"
 )
 
+// The waits between the tries to read a run whose changes may have been missed.
+const (
+	lookMin = 100 * time.Millisecond
+	lookMax = 2 * time.Second
+)
+
 // runWatch follows one run's record and keeps its newest state, so that a reader
 // that is slow misses intermediate states and holds no others in memory.
 type runWatch struct {
-	id   string
-	key  string
-	stop func()
+	server *Server
+	id     string
+	key    string
 	// changed holds a token while there is something that next has not returned.
 	changed chan struct{}
 
 	mu      sync.Mutex
 	newest  records.KV
 	deleted bool
+	// missed tells that changes may have been.
+	missed bool
 	// returned is the revision that next returned last.
 	returned int64
+}
+
+func (s *Server) newWatch(id string) *runWatch {
+	return &runWatch{server: s, id: id, key: s.config.Keys.Run(id), changed: make(chan struct{}, 1)}
 }
 
 // watchRun follows a run from a state that its caller knows already. The caller
 // calls stop in the end.
 func (s *Server) watchRun(known foundRun) *runWatch {
-	id := known.run.GetId()
-	w := &runWatch{id: id, key: s.config.Keys.Run(id), changed: make(chan struct{}, 1), returned: known.mod}
-	w.stop = s.config.Store.Follow(w.key, w.deliver)
+	w := s.newWatch(known.run.GetId())
+	w.returned = known.mod
+	if s.watches.join(w) {
+		// What came between the state and now was not heard.
+		w.look()
+	}
 	return w
 }
 
-// deliver takes what the store saw. The prefix that is followed may be that of
-// longer ids too.
-func (w *runWatch) deliver(batch records.Batch) {
+// findAndWatch finds a run and follows it from the state that it returns. The caller
+// calls stop in the end, unless there is an error.
+func (s *Server) findAndWatch(ctx context.Context, text string) (foundRun, *runWatch, error) {
+	if _, err := records.AppOfRun(text); err != nil {
+		found, err := s.find(ctx, text)
+		if err != nil {
+			return foundRun{}, nil, err
+		}
+		return found, s.watchRun(found), nil
+	}
+	// Most name the run by its whole id: who listens first need not look twice.
+	w := s.newWatch(text)
+	s.watches.join(w)
+	found, err := s.find(ctx, text)
+	if err != nil {
+		w.stop()
+		return foundRun{}, nil, err
+	}
+	if found.run.GetId() != text {
+		w.stop()
+		return found, s.watchRun(found), nil
+	}
+	w.know(found.mod)
+	return found, w, nil
+}
+
+func (w *runWatch) stop() { w.server.watches.leave(w) }
+
+func (w *runWatch) know(mod int64) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	present := false
-	for _, event := range batch.Events {
-		switch {
-		case event.KV.Key != w.key:
-		case event.Deleted:
-			w.deleted = true
-		default:
-			present = true
-			if event.KV.Mod > w.newest.Mod {
-				w.newest = event.KV
-			}
-		}
-	}
-	if batch.Reset && !present {
+	w.returned = mod
+}
+
+// hear takes a change of the run.
+func (w *runWatch) hear(event records.Event) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	switch {
+	case event.Deleted:
 		w.deleted = true
+	case event.KV.Mod > w.newest.Mod:
+		w.newest = event.KV
 	}
-	if w.deleted || w.newest.Mod > w.returned {
-		select {
-		case w.changed <- struct{}{}:
-		default:
-		}
+	w.wake()
+}
+
+// look has the run read again, since changes may have been missed.
+func (w *runWatch) look() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.missed = true
+	w.wake()
+}
+
+// wake lets next go on; the caller holds w.mu.
+func (w *runWatch) wake() {
+	select {
+	case w.changed <- struct{}{}:
+	default:
 	}
 }
 
@@ -72,38 +122,76 @@ func (w *runWatch) next(ctx context.Context) (foundRun, error) {
 		case <-ctx.Done():
 			return foundRun{}, contextError(ctx)
 		}
-		kv, deleted := w.take()
+		kv, deleted, missed := w.take()
+		if missed {
+			if err := w.read(ctx); err != nil {
+				return foundRun{}, err
+			}
+			kv, deleted, _ = w.take()
+		}
 		switch {
-		case deleted:
-			return foundRun{}, fail(CodeRunDeleted, "run %s was deleted", w.id)
 		case kv.Mod > 0:
+			if deleted {
+				// That it is gone is told next.
+				w.mu.Lock()
+				w.wake()
+				w.mu.Unlock()
+			}
 			run, err := records.DecodeRun(kv)
 			if err != nil {
 				return foundRun{}, fail(CodeInternal, "%w", err)
 			}
 			return foundRun{run: run, mod: kv.Mod}, nil
+		case deleted:
+			return foundRun{}, fail(CodeRunDeleted, "run %s was deleted", w.id)
 		}
 	}
 }
 
-// take returns the newest state if it has not been returned yet.
-func (w *runWatch) take() (kv records.KV, deleted bool) {
+// take returns the newest state if it has not been returned yet, unless the run is to
+// be read first.
+func (w *runWatch) take() (kv records.KV, deleted, missed bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	if w.missed {
+		w.missed = false
+		return records.KV{}, false, true
+	}
 	if w.newest.Mod > w.returned {
 		w.returned = w.newest.Mod
 		kv = w.newest
 	}
-	return kv, w.deleted
+	return kv, w.deleted, false
+}
+
+// read takes what the store has of the run, however often that must be tried.
+func (w *runWatch) read(ctx context.Context) error {
+	for pause := lookMin; ; pause = min(2*pause, lookMax) {
+		results, err := w.server.read(ctx, "watch run", []records.Op{records.Get(w.key)})
+		switch {
+		case err == nil && len(results[0].KVs) == 0:
+			w.hear(records.Event{KV: records.KV{Key: w.key}, Deleted: true})
+			return nil
+		case err == nil:
+			w.hear(records.Event{KV: results[0].KVs[0]})
+			return nil
+		}
+		timer := time.NewTimer(pause)
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			timer.Stop()
+			return contextError(ctx)
+		}
+	}
 }
 
 // Watch implements errandv1connect.RunServiceHandler.
 func (s *runService) Watch(ctx context.Context, request *errandv1.WatchRunRequest, stream *connect.ServerStream[errandv1.WatchRunResponse]) error {
-	found, err := s.find(ctx, request.GetId())
+	found, watch, err := s.findAndWatch(ctx, request.GetId())
 	if err != nil {
 		return err
 	}
-	watch := s.watchRun(found)
 	defer watch.stop()
 	for {
 		if err := stream.Send(&errandv1.WatchRunResponse{Run: found.public()}); err != nil {
@@ -129,14 +217,10 @@ func (s *runService) Wait(ctx context.Context, request *errandv1.WaitRunRequest)
 		waiting, cancel = context.WithTimeout(ctx, given.AsDuration())
 		defer cancel()
 	}
-	found, err := s.find(ctx, request.GetId())
+	found, watch, err := s.findAndWatch(ctx, request.GetId())
 	if err != nil {
 		return nil, err
 	}
-	if records.Terminal(found.run.GetStatus()) {
-		return &errandv1.WaitRunResponse{Run: found.public(), Terminal: true}, nil
-	}
-	watch := s.watchRun(found)
 	defer watch.stop()
 	for !records.Terminal(found.run.GetStatus()) {
 		newer, err := watch.next(waiting)

@@ -44,6 +44,9 @@ func (k Keys) RunsOfApp(kind, app string) string {
 	return k.inShard("runs", app) + kind + "." + app + "."
 }
 
+// Runs is the prefix of the records of all runs.
+func (k Keys) Runs() string { return k.Root + "runs/" }
+
 // RunsInShard is the prefix of all records of a shard.
 func (k Keys) RunsInShard(shard int32) string { return k.shard("runs", shard) }
 

@@ -31,8 +31,10 @@ type follow struct {
 	store   *Store
 	prefix  string
 	deliver func(records.Batch)
-	ctx     context.Context
-	cancel  context.CancelFunc
+	// changesOnly leaves out of a Reset what is there.
+	changesOnly bool
+	ctx         context.Context
+	cancel      context.CancelFunc
 	// position is the revision up to which everything has been heard.
 	position atomic.Int64
 
@@ -59,8 +61,19 @@ type watch struct {
 // one goroutine, must not block and owns what it gets. No call begins after stop
 // has returned; stop may be called from deliver, more than once, and after Close.
 func (s *Store) Follow(prefix string, deliver func(records.Batch)) (stop func()) {
+	return s.start(&follow{prefix: prefix, deliver: deliver})
+}
+
+// FollowChanges is Follow for a prefix with more below it than anybody wants to read:
+// a Reset holds nothing, and says that what comes after its revision will be heard and
+// that what came before may have been missed.
+func (s *Store) FollowChanges(prefix string, deliver func(records.Batch)) (stop func()) {
+	return s.start(&follow{prefix: prefix, deliver: deliver, changesOnly: true})
+}
+
+func (s *Store) start(f *follow) (stop func()) {
 	ctx, cancel := context.WithCancel(s.running)
-	f := &follow{store: s, prefix: prefix, deliver: deliver, ctx: ctx, cancel: cancel}
+	f.store, f.ctx, f.cancel = s, ctx, cancel
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed {
@@ -192,9 +205,17 @@ func (w *watch) limitCreation() (stop func()) {
 	}
 }
 
-// load reads everything below the prefix at one revision, page by page.
+// load reads everything below the prefix at one revision, page by page, or the
+// revision alone.
 func (f *follow) load(ctx context.Context, conn *connection) (records.Batch, error) {
 	reset := records.Batch{Reset: true}
+	if f.changesOnly {
+		attempt, cancel := context.WithTimeout(ctx, readAttemptTimeout)
+		defer cancel()
+		var err error
+		reset.Revision, err = conn.revision(attempt)
+		return reset, err
+	}
 	end := clientv3.GetPrefixRangeEnd(f.prefix)
 	options := []clientv3.OpOption{clientv3.WithRange(end), clientv3.WithLimit(pageKeys)}
 	for from := f.prefix; ; {

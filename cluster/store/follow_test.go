@@ -361,3 +361,19 @@ func TestProbeLeavesHealthyWatchesAlone(t *testing.T) {
 		}
 	}
 }
+
+func TestFollowChangesLeavesOutWhatIsThere(t *testing.T) {
+	s := openEmbedded(t)
+	before := do(t, s, putTxn("c/1", "a")).Revision
+	batches := make(chan records.Batch, 100)
+	t.Cleanup(s.FollowChanges("c/", func(batch records.Batch) { batches <- batch }))
+	first := <-batches
+	if !first.Reset || len(first.Events) != 0 || first.Revision < before {
+		t.Fatalf("the first batch is %+v, want a Reset at %d or later", first, before)
+	}
+	after := do(t, s, putTxn("c/1", "b")).Revision
+	batch := <-batches
+	if batch.Reset || batch.Revision != after || len(batch.Events) != 1 || string(batch.Events[0].KV.Value) != "b" {
+		t.Fatalf("the second batch is %+v, want the change at %d", batch, after)
+	}
+}
