@@ -75,7 +75,8 @@ func (s *runService) commitCreate(ctx context.Context, run *recordv1.Run, key st
 		if err == nil {
 			return result, try > 1, nil
 		}
-		if records.ClassOf(err) != records.ClassOutcomeUnknown {
+		// A refusal of a later try says nothing of the first, which may land still.
+		if try == 1 && records.ClassOf(err) != records.ClassOutcomeUnknown {
 			return records.Result{}, false, storeError(ctx, "create run", err)
 		}
 		if try == createTriesMax || !sleep(ctx, createRetryWait) {

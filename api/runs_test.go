@@ -140,6 +140,19 @@ func TestCreateWhoseOutcomeIsUnknown(t *testing.T) {
 	}
 }
 
+func TestCreateThatIsRefusedAfterItsOutcomeWasUnknownIsUnknown(t *testing.T) {
+	r := newRig(t)
+	tries := 0
+	r.store.do = func(context.Context, records.Txn) (records.Result, error) {
+		if tries++; tries == 1 {
+			return records.Result{}, records.Errorf(records.ClassOutcomeUnknown, "no answer")
+		}
+		return records.Result{}, records.Errorf(records.ClassUnavailable, "too many requests")
+	}
+	_, err := r.runs.Create(r.ctx, &errandv1.CreateRunRequest{Spec: &errandv1.RunSpec{Command: []string{"true"}}})
+	wantCode(t, err, api.CodeOutcomeUnknown)
+}
+
 func TestCreateWhileTheStoreIsAway(t *testing.T) {
 	r := newRig(t)
 	r.store.do = func(context.Context, records.Txn) (records.Result, error) {
