@@ -177,6 +177,11 @@ func (t *Top) Stop(ctx context.Context) error {
 	case <-t.stopped:
 		return nil
 	case <-ctx.Done():
+		select {
+		case <-t.stopped: // at the same time: what is done counts
+			return nil
+		default:
+		}
 		return records.Errorf(records.ClassDeadline, "stop actor %s: %w", t.PID.GetId(), ctx.Err())
 	}
 }

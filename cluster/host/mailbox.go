@@ -18,6 +18,21 @@ type finalMailbox struct {
 	stopped bool
 }
 
+// Named is what the message invoker of a host's actors is besides: it knows the
+// actor's name, for mailboxes that show whose turn it is.
+type Named interface {
+	// Name is the actor's id in its system, parents first.
+	Name() string
+}
+
+// Name returns the actor's name.
+func (m *finalMailbox) Name() string {
+	if context, ok := m.invoker.(actor.Context); ok {
+		return context.Self().GetId()
+	}
+	return ""
+}
+
 // RegisterHandlers puts this mailbox between the wrapped one and the actor.
 func (m *finalMailbox) RegisterHandlers(invoker actor.MessageInvoker, dispatcher actor.Dispatcher) {
 	m.invoker = invoker
@@ -43,11 +58,7 @@ func (m *finalMailbox) InvokeUserMessage(message any) { m.invoker.InvokeUserMess
 // EscalateFailure logs the panic while its stack is still there. It is called by
 // the deferred function that recovered it.
 func (m *finalMailbox) EscalateFailure(reason, message any) {
-	name := ""
-	if context, ok := m.invoker.(actor.Context); ok {
-		name = context.Self().GetId()
-	}
-	m.log.Error("actor panicked", zap.String("actor", name), zap.String("reason", PanicText(reason)),
+	m.log.Error("actor panicked", zap.String("actor", m.Name()), zap.String("reason", PanicText(reason)),
 		zap.String("message", typeName(message)), zap.ByteString("stack", debug.Stack()))
 	m.invoker.EscalateFailure(reason, message)
 }
