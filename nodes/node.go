@@ -249,6 +249,14 @@ func (n *Node) Advance(to Phase) {
 	}
 }
 
+// Refused is why the node can not come to the phase that it was asked for; nil
+// unless it has given that up.
+func (n *Node) Refused() error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.refused
+}
+
 // advance asks for a phase and waits until it is reached.
 func (n *Node) advance(ctx context.Context, to Phase) error {
 	n.Advance(to)
