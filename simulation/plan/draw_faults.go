@@ -1,0 +1,232 @@
+package plan
+
+import (
+	"cmp"
+	"math/rand/v2"
+	"slices"
+	"time"
+)
+
+// restMin passes after a fault of a node before the next of its kind on it: one
+// that is over at once shows nothing.
+const restMin = 5 * time.Second
+
+// windowLong is longer than the time after which a node is declared lost.
+const windowLong = 130 * time.Second
+
+// drawer draws the faults of one world.
+type drawer struct {
+	*rand.Rand
+	o      Options
+	faults []Fault
+}
+
+// recipe is how often one kind of fault comes and how it is drawn. mean is the
+// number to expect in ten minutes with every class on and full strength.
+type recipe struct {
+	class Class
+	mean  float64
+	draw  func(d *drawer)
+}
+
+func drawFaults(r *rand.Rand, o Options) []Fault {
+	d := &drawer{Rand: r, o: o}
+	strength := pick(r, 0.3, 1, 1, 2.5)
+	for _, recipe := range recipes {
+		// Drawn in any case, so that a class that is off moves no other.
+		on, times := chance(r, 0.5), r.ExpFloat64()
+		part := rand.New(rand.NewPCG(r.Uint64(), r.Uint64())) //nolint:gosec // reproducible on purpose
+		if !on || !slices.Contains(o.Classes, recipe.class) {
+			continue
+		}
+		count := int(recipe.mean*strength*times*min(o.Length.D().Minutes()/10, 6) + 0.5)
+		d.Rand = part
+		for range min(count, 40) {
+			recipe.draw(d)
+		}
+	}
+	slices.SortStableFunc(d.faults, func(a, b Fault) int { return cmp.Compare(a.Begin, b.Begin) })
+	return d.faults
+}
+
+// add adds a fault of a duration; the moment is drawn.
+func (d *drawer) add(lasts time.Duration, what What) {
+	begin := between(d.Rand, startMargin, d.o.Length.D()).Round(time.Millisecond)
+	d.faults = append(d.faults, Fault{Begin: Duration(begin), End: Duration(begin + lasts.Round(time.Millisecond)), What: what})
+}
+
+// down adds a fault that takes a daemon down, unless it is down at that time.
+func (d *drawer) down(node string, lasts time.Duration, what What) {
+	begin := Duration(between(d.Rand, startMargin, d.o.Length.D()).Round(time.Millisecond))
+	end := begin + Duration(lasts.Round(time.Millisecond))
+	for _, f := range d.faults {
+		if isDown(f.What) && f.What.On() == node && begin < f.End+Duration(restMin) && f.Begin < end+Duration(restMin) {
+			return
+		}
+	}
+	d.faults = append(d.faults, Fault{Begin: begin, End: end, What: what})
+}
+
+func isDown(w What) bool {
+	switch w.(type) {
+	case Crash, Restart, Reboot, Pause, DiskSwap, DiskRevert, DiskTorn, DiskLoss, Namesake:
+		return true
+	default:
+		return false
+	}
+}
+
+func (d *drawer) node() string { return NodeName(d.IntN(d.o.Nodes)) }
+
+// lasts draws how long a fault goes on: often short, sometimes longer than it takes
+// to declare a node lost.
+func (d *drawer) lasts() time.Duration {
+	switch d.IntN(10) {
+	case 0, 1, 2:
+		return between(d.Rand, time.Second, 5*time.Second)
+	case 3, 4, 5:
+		return between(d.Rand, 5*time.Second, 30*time.Second)
+	case 6, 7:
+		return between(d.Rand, 30*time.Second, windowLong)
+	default:
+		return between(d.Rand, windowLong, 2*windowLong)
+	}
+}
+
+// side draws some nodes, not all, and the rest.
+func (d *drawer) side() (some, rest []string) {
+	names := d.o.NodeNames()
+	d.Shuffle(len(names), func(i, j int) { names[i], names[j] = names[j], names[i] })
+	n := 1
+	if len(names) > 1 {
+		n = 1 + d.IntN(len(names)-1)
+	}
+	some, rest = names[:n:n], names[n:]
+	slices.Sort(some)
+	slices.Sort(rest)
+	return some, rest
+}
+
+// recipes are tried in this order.
+var recipes = []recipe{
+	{ClassNetwork, 2, func(d *drawer) {
+		if from, to := d.side(); len(to) > 0 {
+			d.add(d.lasts(), Cut{From: from, To: to, Both: chance(d.Rand, 0.5)})
+		}
+	}},
+	{ClassNetwork, 1, func(d *drawer) { // for good
+		if from, to := d.side(); len(to) > 0 {
+			d.add(d.o.Length.D(), Cut{From: from, To: to})
+		}
+	}},
+	{ClassNetwork, 3, func(d *drawer) {
+		n := Noise{Drop: d.Float64() * pick(d.Rand, 0, 0.1, 0.9), Duplicate: d.Float64() * pick(d.Rand, 0, 0.3)}
+		n.Delay = Duration(between(d.Rand, 0, pick(d.Rand, 10*time.Millisecond, time.Second, 20*time.Second)))
+		if chance(d.Rand, 0.5) {
+			n.From = d.node()
+		}
+		if chance(d.Rand, 0.5) {
+			n.To = d.node()
+		}
+		d.add(d.lasts(), n)
+	}},
+	{ClassNetwork, 0.7, func(d *drawer) {
+		if some, rest := d.side(); len(rest) > 0 {
+			d.add(pick(d.Rand, d.lasts(), 10*time.Minute), Hold{From: pick(d.Rand, some...), To: pick(d.Rand, rest...)})
+		}
+	}},
+	{ClassNetwork, 1.5, func(d *drawer) {
+		some, _ := d.side()
+		d.add(pick(d.Rand, d.lasts(), d.o.Length.D()), View{Node: d.node(), Alive: some})
+	}},
+	{ClassNetwork, 0.7, func(d *drawer) {
+		d.add(d.lasts(), Flap{Node: d.node(), Period: Duration(between(d.Rand, 500*time.Millisecond, 20*time.Second))})
+	}},
+	{ClassNetwork, 0.7, func(d *drawer) {
+		d.add(d.lasts(), DoubledTell{Delay: Duration(between(d.Rand, 0, pick(d.Rand, time.Second, time.Minute, 10*time.Minute)))})
+	}},
+	{ClassNode, 0.4, func(d *drawer) {
+		if some, rest := d.side(); len(rest) > 0 {
+			n := pick(d.Rand, some...)
+			d.down(n, d.lasts(), Namesake{Node: n, As: pick(d.Rand, rest...)})
+		}
+	}},
+	{ClassNode, 3, func(d *drawer) { n := d.node(); d.down(n, d.lasts(), Crash{Node: n}) }},
+	{ClassNode, 2, func(d *drawer) { n := d.node(); d.down(n, d.lasts(), Restart{Node: n}) }},
+	{ClassNode, 1, func(d *drawer) { n := d.node(); d.down(n, d.lasts()+10*time.Second, Reboot{Node: n}) }},
+	{ClassNode, 2, func(d *drawer) { n := d.node(); d.down(n, d.lasts(), Pause{Node: n, Suspend: chance(d.Rand, 0.3)}) }},
+	{ClassNode, 0.15, func(d *drawer) { n := d.node(); d.down(n, d.lasts(), Pause{Node: n, Uncounted: true}) }},
+	{ClassNode, 2, func(d *drawer) {
+		d.add(0, Panic{Node: d.node(), Actor: pick(d.Rand, "run", "run", "node", "deadline", "activator"), Turns: pick(d.Rand, 1, 1, 1, 2, 3)})
+	}},
+	{ClassNode, 2, func(d *drawer) {
+		stall := DiskStall{Node: d.node()}
+		if chance(d.Rand, 0.5) {
+			stall.By = Duration(between(d.Rand, 10*time.Millisecond, pick(d.Rand, time.Second, 3*time.Second, time.Minute)))
+		}
+		d.add(d.lasts(), stall)
+	}},
+	{ClassNode, 1, func(d *drawer) { d.add(d.lasts(), DiskFull{Node: d.node()}) }},
+	{ClassNode, 0.3, func(d *drawer) {
+		if some, rest := d.side(); len(rest) > 0 {
+			n := pick(d.Rand, some...)
+			d.down(n, d.lasts(), DiskSwap{Node: n, With: pick(d.Rand, rest...)})
+		}
+	}},
+	{ClassNode, 0.5, func(d *drawer) {
+		n := d.node()
+		d.down(n, d.lasts(), DiskRevert{Node: n, Age: Duration(between(d.Rand, 0, 3*time.Minute))})
+	}},
+	{ClassNode, 0.7, func(d *drawer) { n := d.node(); d.down(n, d.lasts(), DiskTorn{Node: n}) }},
+	{ClassNode, 0.3, func(d *drawer) { n := d.node(); d.down(n, d.lasts(), DiskLoss{Node: n}) }},
+	{ClassClock, 1.5, func(d *drawer) {
+		by := pick(d.Rand, -24*time.Hour, -time.Hour, -time.Minute, 3*time.Second, 30*time.Second, -500*time.Millisecond)
+		d.add(pick(d.Rand, 10*time.Second, d.lasts()), WallStep{Node: d.node(), By: Duration(by)})
+	}},
+	{ClassClock, 1, func(d *drawer) {
+		// Two clocks differ by at most the bound if each is off by less than half of it.
+		d.add(pick(d.Rand, d.lasts(), d.o.Length.D()), Drift{Node: d.node(), By: (d.Float64() - 0.5) * 0.0098})
+	}},
+	{ClassStore, 2, func(d *drawer) { d.add(d.lasts(), StoreAway{Node: d.node(), Answers: chance(d.Rand, 0.3)}) }},
+	{ClassStore, 0.5, func(d *drawer) { d.add(pick(d.Rand, time.Minute, d.lasts()), StoreAway{}) }},
+	{ClassStore, 1.5, func(d *drawer) {
+		d.add(d.lasts(), WatchLag{Node: d.node(), By: Duration(between(d.Rand, 0, time.Minute))})
+	}},
+	{ClassStore, 2, func(d *drawer) {
+		late := between(d.Rand, 0, pick(d.Rand, time.Second, 10*time.Second, 5*time.Minute, time.Hour))
+		d.add(d.lasts(), Unknown{Node: d.node(), Chance: d.Float64() * 0.6, Late: Duration(late)})
+	}},
+	{ClassStore, 1, func(d *drawer) {
+		f := LeaderPause{}
+		if chance(d.Rand, 0.5) {
+			f.Then = d.node()
+		}
+		d.add(between(d.Rand, 5*time.Second, 25*time.Second), f)
+	}},
+	{ClassStore, 1.5, func(d *drawer) { d.add(0, LeaderChange{}) }},
+	{ClassStore, 1.5, func(d *drawer) { d.add(d.lasts(), MemberCut{Member: d.IntN(d.o.Members)}) }},
+	{ClassStore, 0.5, func(d *drawer) { d.add(0, KeyRemoved{Node: d.node()}) }},
+	{ClassStore, 0.3, func(d *drawer) { d.add(0, LeaseDropped{Node: d.node()}) }},
+	{ClassStore, 0.5, func(d *drawer) { d.add(0, LeaseRevoked{Node: d.node()}) }},
+	{ClassStore, 1.5, func(d *drawer) { d.add(0, Compaction{}) }},
+	{ClassStore, 0.7, func(d *drawer) { d.add(d.lasts(), StoreRefuses{Full: chance(d.Rand, 0.3)}) }},
+	{ClassSandbox, 1.5, func(d *drawer) {
+		d.add(d.lasts(), SlowCreate{Node: d.node(), By: Duration(between(d.Rand, 0, pick(d.Rand, time.Second, 20*time.Second, 3*time.Minute)))})
+	}},
+	{ClassSandbox, 1.5, func(d *drawer) {
+		d.add(d.lasts(), FailedStart{Node: d.node(), Chance: d.Float64(), Permanent: chance(d.Rand, 0.2)})
+	}},
+	{ClassSandbox, 1, func(d *drawer) {
+		d.add(d.lasts(), LateExit{Node: d.node(), By: Duration(between(d.Rand, 0, pick(d.Rand, time.Second, time.Minute, 5*time.Minute)))})
+	}},
+	{ClassSandbox, 1, func(d *drawer) { d.add(d.lasts(), DoubledExit{Node: d.node()}) }},
+	{ClassSandbox, 0.7, func(d *drawer) {
+		d.add(0, ShimDeath{Node: d.node(), Alive: chance(d.Rand, 0.5)})
+	}},
+	{ClassSandbox, 1.5, func(d *drawer) { d.add(0, Vanish{Node: d.node()}) }},
+	{ClassSandbox, 1, func(d *drawer) {
+		d.add(d.lasts(), SlowKill{Node: d.node(), By: Duration(between(d.Rand, 0, pick(d.Rand, 5*time.Second, 2*time.Minute)))})
+	}},
+	{ClassSandbox, 1, func(d *drawer) { d.add(d.lasts(), GuardDeath{Node: d.node()}) }},
+	{ClassSandbox, 1, func(d *drawer) { d.add(0, LogDeath{Node: d.node()}) }},
+}

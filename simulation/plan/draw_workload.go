@@ -1,0 +1,86 @@
+package plan
+
+import (
+	"cmp"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"time"
+)
+
+// smallIDs is how many idempotency keys half of the keyed submits share.
+const smallIDs = 6
+
+func drawWorkload(r *rand.Rand, o Options) []Call {
+	var calls []Call
+	runs := 0
+	submit := func(at time.Duration) {
+		runs++
+		calls = append(calls, drawRun(r, o, at, fmt.Sprintf("w%d", runs))...)
+	}
+	most := min(3+o.Length.D().Minutes()*pick(r, 0.5, 2, 6), 150)
+	for float64(runs) < most {
+		at := between(r, 0, o.Length.D())
+		burst := 1
+		if chance(r, 0.15) {
+			burst = 2 + r.IntN(12)
+		}
+		for range burst {
+			submit(at)
+			at += between(r, 0, pick(r, time.Millisecond, 100*time.Millisecond, 2*time.Second))
+		}
+	}
+	slices.SortStableFunc(calls, func(a, b Call) int { return cmp.Compare(a.At, b.At) })
+	return calls
+}
+
+// drawRun draws a run's submit and all that clients do to it later.
+func drawRun(r *rand.Rand, o Options, at time.Duration, label string) []Call {
+	node := func() string { return NodeName(r.IntN(o.Nodes)) }
+	first := Call{
+		At: Duration(at.Round(time.Millisecond)), Verb: VerbSubmit, Node: node(), Label: label,
+		App: pick(r, "default", "shop", "a", "a-b"), Command: drawCommand(r),
+	}
+	if chance(r, 0.6) {
+		if first.Key = "key-" + label; chance(r, 0.5) {
+			first.Key = fmt.Sprintf("small-%d", r.IntN(smallIDs))
+		}
+	}
+	calls := []Call{first}
+	for first.Key != "" && chance(r, 0.25) {
+		again := first
+		again.At += Duration(between(r, 0, pick(r, 5*time.Millisecond, time.Second, time.Minute)).Round(time.Millisecond))
+		again.Node = node()
+		calls = append(calls, again)
+	}
+	for chance(r, 0.25) {
+		calls = append(calls, Call{
+			At:   first.At + Duration(between(r, 0, pick(r, 50*time.Millisecond, 2*time.Second, time.Minute)).Round(time.Millisecond)),
+			Verb: VerbCancel, Node: node(), Label: label, Force: chance(r, 0.2),
+		})
+	}
+	for chance(r, 0.2) {
+		calls = append(calls, Call{
+			At:   first.At + Duration(between(r, 0, pick(r, time.Second, time.Minute)).Round(time.Millisecond)),
+			Verb: VerbGet, Node: node(), Label: label,
+		})
+	}
+	return calls
+}
+
+func drawCommand(r *rand.Rand) *Command {
+	c := &Command{
+		Takes:         Duration(between(r, 0, pick(r, 2*time.Millisecond, time.Second, 10*time.Second, time.Minute, 4*time.Minute)).Round(time.Millisecond)),
+		Timeout:       Duration(pick(r, 8*time.Hour, 5*time.Minute, 30*time.Second, 3*time.Second)),
+		StartDeadline: Duration(pick(r, 5*time.Minute, 5*time.Minute, time.Minute, 5*time.Second)),
+		StopGrace:     Duration(pick(r, 10*time.Second, time.Second, 30*time.Second)),
+		Deaf:          chance(r, 0.15),
+	}
+	if chance(r, 0.3) {
+		c.Code = pick[int32](r, 1, 2, 3, 127, 137, 255)
+	}
+	if chance(r, 0.15) {
+		c.Orphan = Duration(between(r, 0, 30*time.Second).Round(time.Millisecond))
+	}
+	return c
+}

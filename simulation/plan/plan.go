@@ -1,0 +1,257 @@
+// Package plan is what a simulated world is told before it begins: its options, the
+// faults that will befall it and the calls that its clients will make, each with
+// its moment.
+//
+// Nothing is rolled on the way. A plan is drawn from a seed in one go and is plain
+// data, so that it can be printed, cut down piece by piece until only what matters
+// is left, kept as a file, and carried out again exactly. What a world draws while
+// it runs, such as latencies, comes from named streams of the same seed.
+package plan
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"time"
+)
+
+// Version is that of the form of a plan file.
+const Version = 1
+
+// Duration is a time.Duration that is written as text, "1m30s".
+type Duration time.Duration
+
+// D returns the duration as the standard library's.
+func (d Duration) D() time.Duration { return time.Duration(d) }
+
+// String returns the duration as text.
+func (d Duration) String() string { return time.Duration(d).String() }
+
+// MarshalText writes the duration as text.
+func (d Duration) MarshalText() ([]byte, error) { return []byte(d.String()), nil }
+
+// UnmarshalText reads a duration from text.
+func (d *Duration) UnmarshalText(text []byte) error {
+	parsed, err := time.ParseDuration(string(text))
+	if err != nil {
+		return fmt.Errorf("duration %q: %w", text, err)
+	}
+	*d = Duration(parsed)
+	return nil
+}
+
+// Plan is all that a world is told.
+type Plan struct {
+	Version int    `json:"version"`
+	Seed    uint64 `json:"seed"`
+	// Note says what the plan is about, for people.
+	Note     string  `json:"note,omitempty"`
+	Options  Options `json:"options"`
+	Faults   []Fault `json:"faults"`
+	Workload []Call  `json:"workload"`
+}
+
+// Options are the traits of a world.
+type Options struct {
+	// Nodes is how many machines there are: n1, n2 and so on.
+	Nodes int `json:"nodes"`
+	// Solo is a single node with a session that never ends.
+	Solo bool `json:"solo,omitempty"`
+	// Members is how many members the store has.
+	Members int   `json:"members"`
+	Shards  int32 `json:"shards"`
+	// SandboxesMax is how many sandboxes a node takes at one time.
+	SandboxesMax int64  `json:"sandboxes_max"`
+	Policy       Policy `json:"policy"`
+	// Length is how long the faults and the workload go on.
+	Length Duration `json:"length"`
+	// Converge is how long the healed core then has until nothing may be pending.
+	Converge Duration `json:"converge"`
+	// Classes are the classes of faults that are on, in order; for people.
+	Classes []Class `json:"classes,omitempty"`
+	Latency Latency `json:"latency"`
+	Session Session `json:"session"`
+}
+
+// Latency is how long things take when nothing is wrong: each is drawn between its
+// half and its double.
+type Latency struct {
+	Network Duration `json:"network"`
+	Store   Duration `json:"store"`
+	Disk    Duration `json:"disk"`
+	Create  Duration `json:"create"`
+	Start   Duration `json:"start"`
+	Kill    Duration `json:"kill"`
+}
+
+// Session is how the nodes hold their sessions; see nodes.SessionConfig.
+type Session struct {
+	Lease       Duration `json:"lease"`
+	Renew       Duration `json:"renew"`
+	Margin      Duration `json:"margin"`
+	KillBudget  Duration `json:"kill_budget"`
+	Drift       float64  `json:"drift"`
+	StartMargin Duration `json:"start_margin"`
+}
+
+// The policies: which of the turns that could run is run next.
+const (
+	// PolicyFIFO takes the oldest.
+	PolicyFIFO = "fifo"
+	// PolicyUniform takes any.
+	PolicyUniform = "uniform"
+	// PolicyBiased gives each actor a priority; at a few points the first falls below
+	// all others.
+	PolicyBiased = "biased"
+	// PolicyStarve takes the turns of one node only when no other has any.
+	PolicyStarve = "starve"
+)
+
+// Policy says how turns are picked.
+type Policy struct {
+	Kind string `json:"kind"`
+	// Starved is the node of PolicyStarve.
+	Starved string `json:"starved,omitempty"`
+	// Every is how many turns pass, on average, between two such points of
+	// PolicyBiased.
+	Every uint64 `json:"every,omitempty"`
+}
+
+// The verbs of a Call.
+const (
+	VerbSubmit = "submit"
+	VerbCancel = "cancel"
+	VerbGet    = "get"
+)
+
+// Call is one call of a client.
+type Call struct {
+	At   Duration `json:"at"`
+	Verb string   `json:"verb"`
+	// Node is the node that the client talks to.
+	Node string `json:"node"`
+	// Label names a run within the plan; calls with the same label are about the same
+	// run. Two submits of one label with the same key are duplicates.
+	Label string `json:"label"`
+	// App and Key are those of a submit. Without a key the run's id is drawn.
+	App string `json:"app,omitempty"`
+	Key string `json:"key,omitempty"`
+	// Force is that of a cancel.
+	Force   bool     `json:"force,omitempty"`
+	Command *Command `json:"command,omitempty"`
+}
+
+// Command is what a submitted run does and how long it may.
+type Command struct {
+	// Takes is how long it runs if nobody ends it; Code is what it ends with then.
+	Takes Duration `json:"takes"`
+	Code  int32    `json:"code,omitempty"`
+	// Deaf commands ignore the stop signal.
+	Deaf bool `json:"deaf,omitempty"`
+	// Orphan is how long a child of the command outlives it.
+	Orphan        Duration `json:"orphan,omitempty"`
+	Timeout       Duration `json:"timeout"`
+	StartDeadline Duration `json:"start_deadline"`
+	StopGrace     Duration `json:"stop_grace"`
+}
+
+// NodeName is the name of the i-th node, counted from 0.
+func NodeName(i int) string { return "n" + strconv.Itoa(i+1) }
+
+// NodeNames are the names of all nodes.
+func (o Options) NodeNames() []string {
+	names := make([]string, o.Nodes)
+	for i := range names {
+		names[i] = NodeName(i)
+	}
+	return names
+}
+
+// Encode writes a plan as a file holds it.
+func Encode(p Plan) ([]byte, error) {
+	data, err := json.MarshalIndent(p, "", "  ")
+	if err != nil {
+		return nil, fmt.Errorf("encode plan of seed %d: %w", p.Seed, err)
+	}
+	return append(data, '\n'), nil
+}
+
+// Decode reads a plan from a file's content and checks it.
+func Decode(data []byte) (Plan, error) {
+	var p Plan
+	if err := json.Unmarshal(data, &p); err != nil {
+		return Plan{}, fmt.Errorf("decode plan: %w", err)
+	}
+	if err := p.Check(); err != nil {
+		return Plan{}, err
+	}
+	return p, nil
+}
+
+// The bounds of a plan.
+const (
+	NodesMax   = 15
+	MembersMax = 7
+)
+
+// Check finds what no world can be made of.
+func (p Plan) Check() error {
+	var faults []error
+	if p.Version != Version {
+		faults = append(faults, fmt.Errorf("version %d is not %d", p.Version, Version))
+	}
+	o := p.Options
+	if o.Nodes < 1 || o.Nodes > NodesMax {
+		faults = append(faults, fmt.Errorf("nodes: %d is not between 1 and %d", o.Nodes, NodesMax))
+	}
+	if o.Members < 1 || o.Members > MembersMax || o.Members%2 == 0 {
+		faults = append(faults, fmt.Errorf("members: %d is not odd and between 1 and %d", o.Members, MembersMax))
+	}
+	if o.Solo && o.Nodes != 1 {
+		faults = append(faults, fmt.Errorf("solo: there are %d nodes", o.Nodes))
+	}
+	if o.Shards < 1 || o.SandboxesMax < 1 {
+		faults = append(faults, errors.New("shards and sandboxes_max must be above 0"))
+	}
+	if o.Length <= 0 || o.Converge <= 0 {
+		faults = append(faults, errors.New("length and converge must be above 0"))
+	}
+	if !slices.Contains([]string{PolicyFIFO, PolicyUniform, PolicyBiased, PolicyStarve}, o.Policy.Kind) {
+		faults = append(faults, fmt.Errorf("policy: there is no %q", o.Policy.Kind))
+	}
+	for i, f := range p.Faults {
+		if f.What == nil || f.End < f.Begin {
+			faults = append(faults, fmt.Errorf("fault %d: ends before it begins, or is none", i))
+		}
+	}
+	for i, c := range p.Workload {
+		if err := c.check(); err != nil {
+			faults = append(faults, fmt.Errorf("call %d: %w", i, err))
+		}
+	}
+	if err := errors.Join(faults...); err != nil {
+		return fmt.Errorf("check plan: %w", err)
+	}
+	return nil
+}
+
+func (c Call) check() error {
+	switch c.Verb {
+	case VerbSubmit:
+		if c.Command == nil {
+			return errors.New("a submit has no command")
+		}
+		if c.Command.Timeout <= 0 || c.Command.StartDeadline <= 0 || c.Command.StopGrace <= 0 {
+			return errors.New("the command's bounds must be above 0")
+		}
+	case VerbCancel, VerbGet:
+	default:
+		return fmt.Errorf("there is no verb %q", c.Verb)
+	}
+	if c.Label == "" || c.Node == "" {
+		return errors.New("label and node must be given")
+	}
+	return nil
+}
