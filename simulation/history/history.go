@@ -128,6 +128,10 @@ type Call struct {
 
 // History collects the events of one world. It belongs to one goroutine.
 type History struct {
+	// Step is how many turns the world has made, for events that do not say so; it may
+	// be nil.
+	Step func() uint64
+
 	hash      hash.Hash64
 	observers []func(Event)
 	count     uint64
@@ -141,6 +145,9 @@ func (h *History) Observe(each func(Event)) { h.observers = append(h.observers, 
 
 // Add takes an event.
 func (h *History) Add(e Event) {
+	if e.Step == 0 && h.Step != nil {
+		e.Step = h.Step()
+	}
 	h.count++
 	var head [40]byte
 	binary.LittleEndian.PutUint64(head[0:], e.Step)

@@ -1,0 +1,195 @@
+package world
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/errand-run/errand/simulation/history"
+	"github.com/errand-run/errand/simulation/plan"
+	"github.com/errand-run/errand/simulation/virtual"
+)
+
+// faults let the plan's faults begin and end.
+type faults struct {
+	world *World
+	// active are those under way, in the order in which they began.
+	active []*active
+	// over is set once the core is healed: nothing begins any more.
+	over bool
+}
+
+// active is a fault under way.
+type active struct {
+	plan.Fault
+	// end takes it back; nil for one that happens at a moment.
+	end  func()
+	stop func()
+}
+
+func (f *faults) init(w *World) {
+	f.world = w
+	for _, fault := range w.plan.Faults {
+		if early, ok := fault.What.(plan.DiskRevert); ok {
+			w.timeline.After((fault.Begin - early.Age).D(), func() {
+				if s := w.seats[early.Node]; s != nil && !f.over {
+					s.Disk().Copy()
+				}
+			})
+		}
+		w.timeline.After(fault.Begin.D(), func() { f.begin(fault) })
+	}
+}
+
+// begin lets a fault happen, unless it is about a node that does not exist: the
+// minimizer takes nodes away.
+func (f *faults) begin(fault plan.Fault) {
+	if f.over {
+		return
+	}
+	if on := fault.What.On(); on != "" && f.world.seats[on] == nil {
+		return
+	}
+	a := &active{Fault: fault}
+	f.active = append(f.active, a)
+	f.note(fault, true)
+	a.end = f.world.apply(a)
+	if a.end == nil && fault.End <= fault.Begin {
+		f.drop(a)
+		return
+	}
+	a.stop = f.world.timeline.After((fault.End - fault.Begin).D(), func() { f.finish(a) })
+}
+
+// finish ends a fault that lasted.
+func (f *faults) finish(a *active) {
+	f.drop(a)
+	if a.stop != nil {
+		a.stop()
+	}
+	if a.end != nil {
+		a.end()
+	}
+	f.note(a.Fault, false)
+}
+
+func (f *faults) drop(a *active) {
+	f.active = slices.DeleteFunc(f.active, func(other *active) bool { return other == a })
+}
+
+func (f *faults) note(fault plan.Fault, begin bool) {
+	w := f.world
+	text := "ends: " + fault.String()
+	if begin {
+		text = "begins: " + fault.String()
+	}
+	w.history.Add(history.Event{
+		Step: w.steps, At: w.timeline.Now(), Kind: history.KindFault, Node: fault.What.On(), Text: text,
+		Detail: history.Fault{Name: fault.What.Kind(), Begin: begin},
+	})
+}
+
+// heal ends all faults, and then breaks the nodes outside the core for good.
+func (f *faults) heal() {
+	f.over = true
+	for len(f.active) > 0 {
+		f.finish(f.active[len(f.active)-1])
+	}
+	w := f.world
+	random := w.streams.Of("broken")
+	for i := range w.Store.Members() {
+		w.Store.Rejoin(i)
+		w.Store.Resume(i)
+		w.Store.Start(i)
+	}
+	// A minority of the store may stay away as well.
+	for i := range (w.Store.Members() - 1) / 2 {
+		if virtual.Chance(random, 0.5) {
+			w.Store.Isolate((i + random.IntN(2)) % w.Store.Members())
+		}
+	}
+	blind := virtual.Chance(random, 0.5)
+	for _, s := range w.sorted {
+		if w.core[s.name] {
+			w.repair(s)
+			continue
+		}
+		w.breakForGood(s, []string{"crash", "off", "pause", "alone", "deaf", "mute", "no store"}[random.IntN(7)], blind)
+	}
+	w.Members.Update()
+}
+
+// repair sees that a node of the core can work again, as somebody does who is called.
+func (w *World) repair(s *seat) {
+	w.resume(s)
+	s.PowerOn()
+	s.StartGuard()
+	s.Faults = w.base()
+	w.exitIf(s, s.as != s.name)
+	s.as, s.down = s.name, 0
+	w.launch(s)
+}
+
+func (w *World) exitIf(s *seat, condition bool) {
+	if condition {
+		w.exit(s, -1)
+	}
+}
+
+// breakForGood leaves a node in a state from which nobody will free it. Blind worlds
+// go on believing that it is alive.
+func (w *World) breakForGood(s *seat, how string, blind bool) {
+	w.tell(history.KindFault, s.name, "stays broken: "+how)
+	w.history.Add(history.Event{
+		Step: w.steps, At: w.timeline.Now(), Kind: history.KindFault, Node: s.name, Text: how, Detail: history.Fault{Name: "broken", Begin: true},
+	})
+	switch how {
+	case "crash":
+		s.down++
+		w.exit(s, -1)
+	case "off":
+		s.down++
+		w.exit(s, -1)
+		s.PowerOff()
+	case "pause":
+		if s.Off() {
+			return
+		}
+		s.Pause(stopped)
+	case "no store":
+		w.Store.Link(s.name).CutAll()
+	default:
+		for _, other := range w.sorted {
+			if other == s {
+				continue
+			}
+			w.Network.Link(s.name, other.name).Cut = how != "deaf"
+			w.Network.Link(other.name, s.name).Cut = how != "mute"
+		}
+		if how == "alone" {
+			w.Store.Link(s.name).CutAll()
+		}
+	}
+	for _, other := range w.sorted {
+		if other != s && blind {
+			w.Members.Of(other.name).Force(s.name, true)
+		}
+	}
+}
+
+// apply lets a fault befall the world, and returns what takes it back.
+func (w *World) apply(a *active) (end func()) {
+	switch a.What.Class() {
+	case plan.ClassNetwork:
+		return w.applyNetwork(a)
+	case plan.ClassNode:
+		return w.applyNode(a)
+	case plan.ClassClock:
+		return w.applyClock(a)
+	case plan.ClassStore:
+		return w.applyStore(a)
+	case plan.ClassSandbox:
+		return w.applySandbox(a)
+	default:
+		panic(fmt.Sprintf("world: nobody applies %s", a.What.Kind()))
+	}
+}
