@@ -1,0 +1,134 @@
+package cli
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strconv"
+
+	"github.com/errand-run/errand/simulation/check"
+	"github.com/errand-run/errand/simulation/history"
+	"github.com/errand-run/errand/simulation/plan"
+	"github.com/errand-run/errand/simulation/report"
+	"github.com/errand-run/errand/simulation/world"
+)
+
+// The bounds of what a failure shows and keeps.
+const (
+	lastEvents   = 20
+	violationMax = 5
+)
+
+// explain says what failed, executes the plan once more with eyes open, and leaves a
+// folder with all that there is to know.
+func (a *app) explain(r world.Result, second *world.Result) {
+	out := a.stdout
+	fmt.Fprintf(out, "\nFAILED %s\n", r)
+	switch {
+	case second != nil:
+		fmt.Fprintf(out, "  a second execution was another one: hash %016x, %d steps, %d events\n", second.Hash, second.Steps, second.Events)
+	case r.Panic != "":
+		fmt.Fprintf(out, "  panic: %s\n", r.Panic)
+	}
+	shown := 0
+	for _, v := range r.Violations {
+		if v.Outside == "" && shown < violationMax {
+			fmt.Fprintf(out, "  %s\n", v)
+			shown++
+		}
+	}
+	folder, last, err := a.evidence(r)
+	for _, e := range last {
+		fmt.Fprintln(out, "    "+report.Line(e))
+	}
+	if err != nil {
+		fmt.Fprintf(out, "  evidence: %v\n", err)
+	} else {
+		fmt.Fprintf(out, "  evidence: %s\n", folder)
+	}
+	fmt.Fprintf(out, "  replay: %s\n", a.replay(r.Plan.Seed))
+}
+
+// evidence fills the folder of a failure, and returns the last events of the run
+// that it is about.
+func (a *app) evidence(r world.Result) (folder string, last []history.Event, err error) {
+	folder = filepath.Join(a.failures, "seed-"+strconv.FormatUint(r.Plan.Seed, 10))
+	if err := os.MkdirAll(folder, 0o755); err != nil {
+		return "", nil, fmt.Errorf("make folder: %w", err)
+	}
+	first, _ := r.First()
+	about := subject(first)
+	page := report.NewPage(report.Filter{Run: first.Run}, pageMarksMax)
+	var again *world.World
+	written := write(filepath.Join(folder, "trace.txt"), func(text io.Writer) error {
+		return write(filepath.Join(folder, "history.jsonl"), func(events io.Writer) error {
+			lines, objects := report.NewText(text, report.Filter{}), report.NewJSON(events, report.Filter{})
+			again = world.New(r.Plan, world.Setup{Canary: a.canary, Turns: true, Logs: true, Observe: func(e history.Event) {
+				lines.Observe(e)
+				page.Observe(e)
+				if e.Kind != history.KindTurn {
+					objects.Observe(e)
+				}
+				if about(e) && e.At <= first.At {
+					if last = append(last, e); len(last) > lastEvents {
+						last = last[1:]
+					}
+				}
+			}})
+			again.Run()
+			return errors.Join(lines.Err(), objects.Err())
+		})
+	})
+	data, encodeErr := plan.Encode(r.Plan)
+	return folder, last, errors.Join(written, encodeErr,
+		os.WriteFile(filepath.Join(folder, "plan.json"), data, 0o644),
+		write(filepath.Join(folder, "result.txt"), func(out io.Writer) error { return writeResult(out, r, a.replay(r.Plan.Seed)) }),
+		write(filepath.Join(folder, "store.txt"), func(out io.Writer) error { again.Dump(out); return nil }),
+		writePage(filepath.Join(folder, "page.html"), page, r))
+}
+
+// subject tells which events a violation is about.
+func subject(v check.Violation) func(history.Event) bool {
+	filter := report.Filter{Run: v.Run}
+	return func(e history.Event) bool {
+		switch {
+		case e.Kind == history.KindTurn:
+			return false
+		case v.Run != "":
+			return filter.Shows(e)
+		case v.Node != "":
+			return e.Node == v.Node
+		}
+		return e.Kind != history.KindPacket
+	}
+}
+
+func writeResult(out io.Writer, r world.Result, replay string) error {
+	_, err := fmt.Fprintf(out, "%s\nversion %s\nreplay: %s\n", r, version(), replay)
+	for _, v := range r.Violations {
+		fmt.Fprintln(out, v)
+	}
+	for _, p := range r.Pending {
+		fmt.Fprintf(out, "pending: %s\n", p)
+	}
+	if r.Panic != "" {
+		fmt.Fprintf(out, "panic: %s\n", r.Panic)
+	}
+	return err
+}
+
+// write makes a file.
+func write(name string, fill func(io.Writer) error) error {
+	file, err := os.Create(name)
+	if err != nil {
+		return fmt.Errorf("keep evidence: %w", err)
+	}
+	out := bufio.NewWriter(file)
+	if err := errors.Join(fill(out), out.Flush(), file.Close()); err != nil {
+		return fmt.Errorf("keep evidence: %w", err)
+	}
+	return nil
+}
