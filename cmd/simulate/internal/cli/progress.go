@@ -52,7 +52,7 @@ func (p *progress) stop() {
 }
 
 func bar(executed, total uint64, took, virtual time.Duration) string {
-	filled := int(min(executed*barWidth/max(total, 1), barWidth)) //nolint:gosec // at most the width
+	filled := int(min(executed*barWidth/max(total, 1), barWidth))
 	seconds := max(took.Seconds(), 0.001)
 	return fmt.Sprintf("[%s%s] %d/%d  %.1f seeds/s  %.0fx real time\x1b[K",
 		strings.Repeat("#", filled), strings.Repeat(".", barWidth-filled), executed, total, float64(executed)/seconds, virtual.Seconds()/seconds)
