@@ -29,6 +29,14 @@ type bench struct {
 	life   *Daemon
 }
 
+// calm are the faults of a good machine on which no exit is durable before it is
+// journaled.
+func calm() Faults {
+	f := Sound()
+	f.Runtime.DurableRate = 0
+	return f
+}
+
 func newBench(t testing.TB, seed uint64, faults Faults) *bench {
 	b := &bench{t: t, line: &virtual.Timeline{}, record: history.New()}
 	b.record.Observe(func(e history.Event) { b.events = append(b.events, e) })

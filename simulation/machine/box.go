@@ -127,9 +127,31 @@ func (b *box) endMain(code, signal int32, oom bool, cause string) {
 		seen := code
 		b.exit.Code, b.exit.Signal, b.exit.OOMKilled = &seen, signal, oom
 		b.exit.Source = "machine"
+		b.settle()
 		b.exited()
 	}
 	b.gone()
+}
+
+// settle lets a supervisor see to all that is left to do, and put the exit on the
+// disk, where that is so here.
+func (b *box) settle() {
+	m := b.runtime.machine
+	if !virtual.Chance(m.random, m.Faults.Runtime.DurableRate) {
+		return
+	}
+	b.exit.Durable, b.exit.Settled = true, true
+	b.exit.Leftover, b.exit.LogComplete = b.child, b.completes()
+	if b.child {
+		b.stopChild()
+		b.child = false
+	}
+}
+
+// completes tells whether the log is complete when its process ends it.
+func (b *box) completes() bool {
+	m := b.runtime.machine
+	return b.logger && !virtual.Chance(m.random, m.Faults.Runtime.IncompleteRate)
 }
 
 // exited makes the end known to the runtime.

@@ -30,7 +30,7 @@ func TestPausesAreCountedByTheClocksThatCountThem(t *testing.T) {
 	}
 	for _, c := range cases {
 		t.Run(c.how.String(), func(t *testing.T) {
-			b := newBench(t, 1, Sound())
+			b := newBench(t, 1, calm())
 			before, begin := b.life.Clock().Now(), b.line.Now()
 			var fired time.Duration
 			b.life.Clock().After(3*s, func() { fired = b.line.Now() - begin })
@@ -63,7 +63,7 @@ func TestPausesAreCountedByTheClocksThatCountThem(t *testing.T) {
 }
 
 func TestPauseHoldsDeliveriesInOrder(t *testing.T) {
-	b := newBench(t, 1, Sound())
+	b := newBench(t, 1, calm())
 	var got []int
 	note := func(n int) func() { return func() { got = append(got, n) } }
 	b.Pause(Stopped)
@@ -102,7 +102,7 @@ func TestPauseHoldsDeliveriesInOrder(t *testing.T) {
 }
 
 func TestDriftedMachineRunsOnItsOwnRate(t *testing.T) {
-	b := newBench(t, 1, Sound())
+	b := newBench(t, 1, calm())
 	b.Rate(100_000) // a tenth fast, far beyond the bound
 	before, begin := b.life.Clock().Now(), b.line.Now()
 	var fired time.Duration
@@ -131,7 +131,7 @@ func TestDriftedMachineRunsOnItsOwnRate(t *testing.T) {
 }
 
 func TestWallIsJudgedAsInProduction(t *testing.T) {
-	b := newBench(t, 1, Sound())
+	b := newBench(t, 1, calm())
 	healthy := func() bool { return b.life.Clock().Now().WallHealthy }
 	if !healthy() {
 		t.Error("a fresh clock is unhealthy")
@@ -168,7 +168,7 @@ func TestWallIsJudgedAsInProduction(t *testing.T) {
 }
 
 func TestRebootBeginsTheClocksAgain(t *testing.T) {
-	b := newBench(t, 1, Sound())
+	b := newBench(t, 1, calm())
 	b.pass(time.Hour)
 	id, before := b.BootID(), b.life.Clock().Now()
 	fired := false

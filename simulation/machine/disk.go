@@ -33,8 +33,8 @@ var (
 type Disk struct {
 	machine *Machine
 	content content
-	// last is what was there before the last sync, kept is an older copy.
-	last, kept content
+	// kept is an older copy.
+	kept content
 	// damaged disks can not be read.
 	damaged bool
 
@@ -48,23 +48,58 @@ type Disk struct {
 type content struct {
 	meta    *recordv1.JournalMeta
 	entries map[nodes.PlacementKey]*recordv1.JournalEntry
+	// undo leads back to before the last sync, when it is gone through backwards.
+	undo []undo
 }
 
-func (c content) clone() content { return content{c.meta, maps.Clone(c.entries)} }
+// undo is a value of before: that of an entry, nil where it was absent, or the head.
+type undo struct {
+	key   nodes.PlacementKey
+	entry *recordv1.JournalEntry
+	head  bool
+	meta  *recordv1.JournalMeta
+}
+
+func (c content) clone() content { return content{meta: c.meta, entries: maps.Clone(c.entries)} }
 
 func (c *content) apply(change nodes.JournalChange) {
 	if change.Meta != nil {
+		c.undo = append(c.undo, undo{head: true, meta: c.meta})
 		c.meta = change.Meta
 	}
 	if c.entries == nil {
 		c.entries = map[nodes.PlacementKey]*recordv1.JournalEntry{}
 	}
 	for _, entry := range change.Puts {
-		c.entries[nodes.KeyOf(entry)] = entry
+		c.set(nodes.KeyOf(entry), entry)
 	}
 	for _, key := range change.Deletes {
-		delete(c.entries, key)
+		c.set(key, nil)
 	}
+}
+
+func (c *content) set(key nodes.PlacementKey, entry *recordv1.JournalEntry) {
+	c.undo = append(c.undo, undo{key: key, entry: c.entries[key]})
+	if entry == nil {
+		delete(c.entries, key)
+	} else {
+		c.entries[key] = entry
+	}
+}
+
+// revert takes the last sync back, once.
+func (c *content) revert() {
+	for _, u := range slices.Backward(c.undo) {
+		switch {
+		case u.head:
+			c.meta = u.meta
+		case u.entry == nil:
+			delete(c.entries, u.key)
+		default:
+			c.entries[u.key] = u.entry
+		}
+	}
+	c.undo = nil
 }
 
 // request is one change, or one load.
@@ -155,9 +190,7 @@ func (d *Disk) synced() {
 
 // store makes changes durable, all of them.
 func (d *Disk) store(requests []request) {
-	if d.machine.Faults.Disk.TearRate > 0 {
-		d.last = d.content.clone()
-	}
+	d.content.undo = d.content.undo[:0]
 	for _, r := range requests {
 		d.content.apply(r.change)
 	}
@@ -206,8 +239,8 @@ func (d *Disk) crash() {
 
 // powerOff may undo the last sync.
 func (d *Disk) powerOff() {
-	if d.last.entries != nil && virtual.Chance(d.machine.random, d.machine.Faults.Disk.TearRate) {
-		d.content, d.last = d.last, content{}
+	if len(d.content.undo) > 0 && virtual.Chance(d.machine.random, d.machine.Faults.Disk.TearRate) {
+		d.content.revert()
 		d.machine.note(history.KindMachine, "disk undoes its last write")
 	}
 }

@@ -75,6 +75,9 @@ type RuntimeFaults struct {
 	DoubleRate float64 `json:"double_rate"`
 	// IncompleteRate is how often a flush can not say that the log is complete.
 	IncompleteRate float64 `json:"incomplete_rate"`
+	// DurableRate is how often an exit is one that its supervisor has put on the disk,
+	// after it has killed what the command had left and ended the log.
+	DurableRate float64 `json:"durable_rate"`
 	// OrphanRate is how often what a dead daemon has asked for is done after all.
 	OrphanRate float64 `json:"orphan_rate"`
 	// KeepRate is how often a sandbox is still listed, as exited, after a reboot.
@@ -102,7 +105,7 @@ func Sound() Faults {
 		Runtime: RuntimeFaults{
 			Create: span(10*ms, 60*ms), Start: span(5*ms, 30*ms), Signal: span(ms, 3*ms), Kill: span(ms, 20*ms),
 			Flush: span(ms, 5*ms), Remove: span(2*ms, 20*ms), List: span(ms, 5*ms), Answer: span(ms/10, ms), ExitDelay: span(ms, 3*ms),
-			OrphanRate: 0.5,
+			OrphanRate: 0.5, DurableRate: 0.5,
 		},
 		Fence: FenceFaults{Look: span(10*ms, 500*ms), Kill: span(ms, 200*ms)},
 	}

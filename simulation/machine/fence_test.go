@@ -28,7 +28,7 @@ func (b *bench) alive() (n int) {
 }
 
 func TestGuardKillsAtTheDeadlineThoughTheDaemonIsDead(t *testing.T) {
-	b := newBench(t, 1, Sound())
+	b := newBench(t, 1, calm())
 	b.run("e1", "sleep-exit", "1h", "0")
 	b.run("e2", "fork", "1h", "sleep-exit", "1s", "0")
 	b.arm(1, 10*second)
@@ -57,7 +57,7 @@ func TestGuardKillsAtTheDeadlineThoughTheDaemonIsDead(t *testing.T) {
 }
 
 func TestSoloIsNeverFenced(t *testing.T) {
-	b := newBench(t, 1, Sound())
+	b := newBench(t, 1, calm())
 	b.run("e1", "sleep-exit", "240h", "0")
 	b.life.Crash()
 	b.pass(200 * time.Hour)
@@ -67,7 +67,7 @@ func TestSoloIsNeverFenced(t *testing.T) {
 }
 
 func TestLogProcessesKillWhereTheGuardIsGone(t *testing.T) {
-	b := newBench(t, 1, Sound())
+	b := newBench(t, 1, calm())
 	b.run("e1", "sleep-exit", "1h", "0")
 	b.run("e2", "sleep-exit", "1h", "0")
 	b.arm(1, 10*second)
@@ -77,7 +77,7 @@ func TestLogProcessesKillWhereTheGuardIsGone(t *testing.T) {
 	if b.alive() != 0 {
 		t.Error("the log process of e2 did not kill all")
 	}
-	b = newBench(t, 1, Sound())
+	b = newBench(t, 1, calm())
 	b.run("e1", "sleep-exit", "1h", "0")
 	b.arm(1, 10*second)
 	b.KillGuard()
@@ -94,7 +94,7 @@ func TestLogProcessesKillWhereTheGuardIsGone(t *testing.T) {
 }
 
 func TestFenceKillsWhatAppearsBehindIt(t *testing.T) {
-	b := newBench(t, 1, Sound())
+	b := newBench(t, 1, calm())
 	b.do(creating("e1", "sleep-exit", "1h", "0"))
 	b.arm(1, second)
 	b.pass(2 * second)
@@ -114,7 +114,7 @@ func TestPausedGuardKillsWhenItWakes(t *testing.T) {
 		alive int // right after a pause of a minute, from 5 s before the deadline
 	}{{Stopped, 0}, {Suspended, 0}, {Frozen, 1}} {
 		t.Run(c.how.String(), func(t *testing.T) {
-			b := newBench(t, 1, Sound())
+			b := newBench(t, 1, calm())
 			b.run("e1", "sleep-exit", "1h", "0")
 			b.arm(1, 10*second)
 			b.pass(5 * second)
@@ -137,7 +137,7 @@ func TestPausedGuardKillsWhenItWakes(t *testing.T) {
 }
 
 func TestKillSlowerThanItsBudgetIsOutsideTheModel(t *testing.T) {
-	b := newBench(t, 1, Sound())
+	b := newBench(t, 1, calm())
 	b.Faults.Fence.Kill = exactly(2 * time.Minute)
 	b.run("e1", "sleep-exit", "1h", "0")
 	b.arm(1, second)
@@ -152,7 +152,7 @@ func TestKillSlowerThanItsBudgetIsOutsideTheModel(t *testing.T) {
 }
 
 func TestFenceIsForgottenAtAReboot(t *testing.T) {
-	b := newBench(t, 1, Sound())
+	b := newBench(t, 1, calm())
 	b.arm(1, time.Minute)
 	b.life.Crash()
 	b.life = b.Launch()
@@ -174,7 +174,7 @@ func TestFenceIsForgottenAtAReboot(t *testing.T) {
 
 func TestArmKeepsFencedAtWithinASession(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		b := newBench(nil, 1, Sound())
+		b := newBench(nil, 1, calm())
 		var want nodes.FenceState
 		for range rapid.IntRange(1, 20).Draw(t, "steps") {
 			state := nodes.FenceState{

@@ -28,7 +28,7 @@ func TestDiskHoldsWhatTheJournalHolds(t *testing.T) {
 			r.Fatal(err)
 		}
 		defer func() { _ = kept.Close() }()
-		b := newBench(t, 1, Sound())
+		b := newBench(t, 1, calm())
 		for range rapid.IntRange(1, 12).Draw(r, "steps") {
 			if rapid.IntRange(0, 4).Draw(r, "what") == 0 {
 				b.life.Crash()

@@ -69,7 +69,7 @@ func (r *runtime) powerOff() {
 		b.lost = b.lost || lost
 		b.die(causeReboot)
 		b.logger, b.fencing = false, false
-		if b.info.State == sandbox.StateCreated || !virtual.Chance(m.random, m.Faults.Runtime.KeepRate) {
+		if b.info.State == sandbox.StateCreated || !b.exit.Durable && !virtual.Chance(m.random, m.Faults.Runtime.KeepRate) {
 			r.remove(b)
 			continue
 		}

@@ -291,7 +291,7 @@ func (o *operation) kill() {
 		b.note("killed")
 		b.die(o.killCause())
 	}
-	o.done(nodes.SandboxResult{Leftover: leftover})
+	o.done(nodes.SandboxResult{Leftover: leftover || b.exit.Leftover})
 }
 
 // killCause says whose kill it is: once somebody fences, the daemon is one of them.
@@ -316,13 +316,15 @@ func (o *operation) wait() {
 }
 
 func (o *operation) flush() {
-	m := o.runtime.machine
 	b := o.box()
 	if b == nil || b.info.State == sandbox.StateCreated {
 		o.answer(nodes.SandboxResult{Complete: true})
 		return
 	}
-	complete := b.logger && !virtual.Chance(m.random, m.Faults.Runtime.IncompleteRate)
+	complete := b.exit.LogComplete
+	if !b.exit.Settled {
+		complete = b.completes()
+	}
 	o.answer(nodes.SandboxResult{Complete: complete})
 }
 

@@ -17,7 +17,7 @@ import (
 func exactly(d time.Duration) virtual.Span { return virtual.Span{Min: d, Max: d} }
 
 func TestCommandIsToldToHistoryAsItReallyWas(t *testing.T) {
-	b := newBench(t, 1, Sound())
+	b := newBench(t, 1, calm())
 	b.run("e1", "sleep-exit", "1500ms", "3")
 	isCode(t, b.verb(nodes.VerbWait, "e1"), 3, 0)
 	want := []history.Command{{Sandbox: "e1", Started: true, Token: 77}, {Sandbox: "e1", Token: 77, Code: 3, Cause: "itself"}}
@@ -39,7 +39,7 @@ func TestCommandIsToldToHistoryAsItReallyWas(t *testing.T) {
 }
 
 func TestChildOutlivesItsParentUntilItIsKilled(t *testing.T) {
-	b := newBench(t, 1, Sound())
+	b := newBench(t, 1, calm())
 	b.run("e1", "fork", "1h", "sleep-exit", "1s", "0")
 	isCode(t, b.verb(nodes.VerbWait, "e1"), 0, 0)
 	if len(b.commands("e1")) != 1 || !b.Sandboxes()[0].Alive {
@@ -59,7 +59,7 @@ func TestChildOutlivesItsParentUntilItIsKilled(t *testing.T) {
 }
 
 func TestKilledCommandLeavesNoTimer(t *testing.T) {
-	b := newBench(t, 1, Sound())
+	b := newBench(t, 1, calm())
 	b.run("e1", "fork", "2h", "sleep-exit", "1h", "0")
 	if r := b.verb(nodes.VerbKill, "e1"); r.Err != nil || !r.Leftover {
 		t.Errorf("kill: %+v", r)
@@ -77,7 +77,7 @@ func TestSignals(t *testing.T) {
 	term := func(b *bench, id string) bool {
 		return b.do(nodes.SandboxOp{Verb: nodes.VerbSignal, ID: id, Signal: sigterm}).Delivered
 	}
-	b := newBench(t, 1, Sound())
+	b := newBench(t, 1, calm())
 	b.run("plain", "sleep-exit", "1h", "0")
 	b.run("deaf", "ignore-term", "sleep-exit", "30s", "4")
 	b.run("polite", "on-term", "2s", "5", "sleep-exit", "1h", "0")
@@ -105,7 +105,7 @@ func TestCreateFaults(t *testing.T) {
 		}
 		return s
 	}
-	b := newBench(t, 1, Sound())
+	b := newBench(t, 1, calm())
 	if s := start(b.do(creating("e1", "create-error", "SECRET")).Err); !s.Permanent || s.Reason.String() != "REASON_SECRET" {
 		t.Errorf("%+v", s)
 	}
@@ -123,7 +123,7 @@ func TestCreateFaults(t *testing.T) {
 	if s := start(b.do(creating("e1", "sleep-exit", "1s", "0")).Err); s.Permanent {
 		t.Errorf("%+v", s)
 	}
-	b.Faults.Runtime = Sound().Runtime
+	b.Faults.Runtime = calm().Runtime
 	b.Faults.Runtime.UnavailableRate = 1
 	isClass(t, b.do(creating("e1", "sleep-exit", "1s", "0")).Err, records.ClassUnavailable)
 	if len(b.Sandboxes()) > 0 {
@@ -133,7 +133,7 @@ func TestCreateFaults(t *testing.T) {
 
 func TestHangingCreateEndsWhenItIsAbandonedOrItsTimeIsOver(t *testing.T) {
 	for _, leave := range []float64{0, 1} {
-		b := newBench(t, 1, Sound())
+		b := newBench(t, 1, calm())
 		b.Faults.Runtime.CreateHangRate, b.Faults.Runtime.CreateLeaveRate = 1, leave
 		op := creating("e1", "sleep-exit", "1s", "0")
 		op.Timeout = 7 * second
@@ -163,7 +163,7 @@ func TestHangingCreateEndsWhenItIsAbandonedOrItsTimeIsOver(t *testing.T) {
 func TestStartOfUnknownOutcomeMayHaveHappened(t *testing.T) {
 	ran, not := 0, 0
 	for seed := range uint64(40) {
-		b := newBench(t, seed, Sound())
+		b := newBench(t, seed, calm())
 		b.do(creating("e1", "sleep-exit", "1h", "0"))
 		b.Faults.Runtime.StartUnknownRate = 1
 		isClass(t, b.verb(nodes.VerbStart, "e1").Err, records.ClassOutcomeUnknown)
@@ -180,7 +180,7 @@ func TestStartOfUnknownOutcomeMayHaveHappened(t *testing.T) {
 }
 
 func TestSandboxStartsOnceAndNotAfterAKill(t *testing.T) {
-	b := newBench(t, 1, Sound())
+	b := newBench(t, 1, calm())
 	b.run("e1", "sleep-exit", "1s", "0")
 	isClass(t, b.verb(nodes.VerbStart, "e1").Err, records.ClassConflict)
 	isClass(t, b.do(creating("e1", "sleep-exit", "1s", "0")).Err, records.ClassConflict)
@@ -197,7 +197,7 @@ func TestSandboxStartsOnceAndNotAfterAKill(t *testing.T) {
 }
 
 func TestVanishedSandboxHasNoExit(t *testing.T) {
-	b := newBench(t, 1, Sound())
+	b := newBench(t, 1, calm())
 	b.run("e1", "sleep-exit", "1h", "0")
 	wait := b.begin(nodes.SandboxOp{Verb: nodes.VerbWait, ID: "e1"})
 	b.pass(second)
@@ -216,7 +216,7 @@ func TestVanishedSandboxHasNoExit(t *testing.T) {
 
 func TestCrashOfAShimLeavesNoCode(t *testing.T) {
 	for _, live := range []bool{false, true} {
-		b := newBench(t, 1, Sound())
+		b := newBench(t, 1, calm())
 		b.run("e1", "sleep-exit", "1m", "0")
 		wait := b.begin(nodes.SandboxOp{Verb: nodes.VerbWait, ID: "e1"})
 		b.pass(second)
@@ -235,7 +235,7 @@ func TestCrashOfAShimLeavesNoCode(t *testing.T) {
 }
 
 func TestLyingRuntimeMakesACodeUp(t *testing.T) {
-	b := newBench(t, 1, Sound())
+	b := newBench(t, 1, calm())
 	b.Faults.Runtime.LieRate = 1
 	b.run("e1", "sleep-exit", "1h", "0")
 	b.CrashShim("e1", false)
@@ -246,7 +246,7 @@ func TestLyingRuntimeMakesACodeUp(t *testing.T) {
 }
 
 func TestExitMayComeLateAndTwice(t *testing.T) {
-	b := newBench(t, 1, Sound())
+	b := newBench(t, 1, calm())
 	b.Faults.Runtime.ExitDelay, b.Faults.Runtime.DoubleRate = exactly(time.Minute), 1
 	b.run("e1", "sleep-exit", "1s", "2")
 	n := 0
@@ -262,7 +262,7 @@ func TestExitMayComeLateAndTwice(t *testing.T) {
 }
 
 func TestSandboxesOutliveTheDaemonAndAreGoneAfterAReboot(t *testing.T) {
-	b := newBench(t, 1, Sound())
+	b := newBench(t, 1, calm())
 	b.run("e1", "sleep-exit", "10s", "6")
 	b.run("e2", "sleep-exit", "1h", "0")
 	stale := b.begin(nodes.SandboxOp{Verb: nodes.VerbWait, ID: "e1"})
@@ -290,7 +290,7 @@ func TestSandboxesOutliveTheDaemonAndAreGoneAfterAReboot(t *testing.T) {
 }
 
 func TestSandboxThatIsKeptThroughAReboot(t *testing.T) {
-	b := newBench(t, 1, Sound())
+	b := newBench(t, 1, calm())
 	b.Faults.Runtime.KeepRate = 1
 	b.run("e1", "sleep-exit", "1s", "6")
 	b.run("e2", "sleep-exit", "1h", "0")
@@ -304,7 +304,7 @@ func TestSandboxThatIsKeptThroughAReboot(t *testing.T) {
 
 func TestWhatADeadDaemonAskedForMayStillHappen(t *testing.T) {
 	for _, rate := range []float64{0, 1} {
-		b := newBench(t, 1, Sound())
+		b := newBench(t, 1, calm())
 		b.Faults.Runtime.OrphanRate = rate
 		b.begin(creating("e1", "sleep-exit", "1s", "0"))
 		b.life.Crash()
@@ -317,7 +317,7 @@ func TestWhatADeadDaemonAskedForMayStillHappen(t *testing.T) {
 }
 
 func TestWhatIsUnderWayWhenThePowerGoesDoesNotHappen(t *testing.T) {
-	b := newBench(t, 1, Sound())
+	b := newBench(t, 1, calm())
 	b.Faults.Runtime.OrphanRate = 1
 	b.begin(creating("e1", "sleep-exit", "1s", "0"))
 	b.PowerOff()
@@ -330,7 +330,7 @@ func TestWhatIsUnderWayWhenThePowerGoesDoesNotHappen(t *testing.T) {
 }
 
 func TestCreateThatHangsForADeadDaemonLeavesNothing(t *testing.T) {
-	b := newBench(t, 1, Sound())
+	b := newBench(t, 1, calm())
 	b.Faults.Runtime.OrphanRate, b.Faults.Runtime.CreateHangRate, b.Faults.Runtime.CreateLeaveRate = 1, 1, 1
 	b.begin(creating("e1", "sleep-exit", "1s", "0"))
 	b.life.Crash()
@@ -342,7 +342,7 @@ func TestCreateThatHangsForADeadDaemonLeavesNothing(t *testing.T) {
 }
 
 func TestSlowKillGivesUpAndKillsAllTheSame(t *testing.T) {
-	b := newBench(t, 1, Sound())
+	b := newBench(t, 1, calm())
 	b.run("e1", "sleep-exit", "1h", "0")
 	b.Faults.Runtime.Kill = exactly(time.Minute)
 	begin := b.line.Now()
@@ -357,7 +357,7 @@ func TestSlowKillGivesUpAndKillsAllTheSame(t *testing.T) {
 }
 
 func TestLostAnswerIsNoUndoing(t *testing.T) {
-	b := newBench(t, 1, Sound())
+	b := newBench(t, 1, calm())
 	b.run("e1", "sleep-exit", "1h", "0")
 	b.Faults.Runtime.AnswerLostRate = 1
 	isClass(t, b.do(nodes.SandboxOp{Verb: nodes.VerbSignal, ID: "e1", Signal: sigterm}).Err, records.ClassUnavailable)
@@ -368,7 +368,7 @@ func TestLostAnswerIsNoUndoing(t *testing.T) {
 }
 
 func TestLogIsIncompleteWithoutItsProcess(t *testing.T) {
-	b := newBench(t, 1, Sound())
+	b := newBench(t, 1, calm())
 	for _, id := range []string{"e1", "e2", "e3"} {
 		b.run(id, "sleep-exit", "1s", "0")
 	}
@@ -382,7 +382,7 @@ func TestLogIsIncompleteWithoutItsProcess(t *testing.T) {
 }
 
 func TestUnknownDriver(t *testing.T) {
-	b := newBench(t, 1, Sound())
+	b := newBench(t, 1, calm())
 	var got *nodes.SandboxResult
 	b.life.Sandboxes().Do(nodes.SandboxOp{Verb: nodes.VerbList, Driver: "other"}, func(r nodes.SandboxResult) { got = &r })
 	b.pass(second)
@@ -390,7 +390,7 @@ func TestUnknownDriver(t *testing.T) {
 }
 
 func TestLeftTellsWhatIsLeft(t *testing.T) {
-	b := newBench(t, 1, Sound())
+	b := newBench(t, 1, calm())
 	if !b.Left().Empty() {
 		t.Errorf("a new machine has %+v", b.Left())
 	}
@@ -398,4 +398,37 @@ func TestLeftTellsWhatIsLeft(t *testing.T) {
 	if left := b.Left(); left.Empty() || len(left.Sandboxes) != 1 || !left.Sandboxes[0].Alive || left.Sandboxes[0].Token != 77 {
 		t.Errorf("left %+v", left)
 	}
+}
+
+func TestDurableExitIsSettledAndOutlivesAReboot(t *testing.T) {
+	b := newBench(t, 1, calm())
+	b.Faults.Runtime.DurableRate = 1
+	b.run("e1", "fork", "1h", "sleep-exit", "1s", "3")
+	b.run("e2", "sleep-exit", "1s", "4")
+	b.run("e3", "sleep-exit", "1h", "5")
+	b.KillLog("e2")
+	b.pass(2 * second)
+	for id, want := range map[string]bool{"e1": true, "e2": false} {
+		r := b.verb(nodes.VerbWait, id)
+		if !r.Exit.Durable || !r.Exit.Settled || r.Exit.Leftover != want || r.Exit.LogComplete != want {
+			t.Errorf("%s: exit %+v, want leftover and complete %v", id, r.Exit, want)
+		}
+		if kill := b.verb(nodes.VerbKill, id); kill.Leftover != want {
+			t.Errorf("%s: kill says leftover %v, want %v", id, kill.Leftover, want)
+		}
+		if flush := b.verb(nodes.VerbFlush, id); flush.Complete != want {
+			t.Errorf("%s: flush says complete %v, want %v", id, flush.Complete, want)
+		}
+	}
+	if b.alive() != 1 || len(b.commands("e1")) != 2 {
+		t.Errorf("%d live, history %+v", b.alive(), b.commands("e1"))
+	}
+	b.PowerOff()
+	b.PowerOn()
+	b.life = b.Launch()
+	if infos := b.verb(nodes.VerbList, "").Infos; len(infos) != 2 {
+		t.Errorf("list after the reboot %+v", infos)
+	}
+	isCode(t, b.verb(nodes.VerbWait, "e1"), 3, 0)
+	isCode(t, b.verb(nodes.VerbWait, "e2"), 4, 0)
 }

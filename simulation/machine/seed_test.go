@@ -167,7 +167,7 @@ func TestOneSeedIsOneHistory(t *testing.T) {
 
 // BenchmarkRun is all that a machine does for one run, beside renewals.
 func BenchmarkRun(b *testing.B) {
-	bench := newBench(b, 1, Sound())
+	bench := newBench(b, 1, calm())
 	b.ReportAllocs()
 	for b.Loop() {
 		bench.events = bench.events[:0]
