@@ -1,6 +1,8 @@
 package machine
 
 import (
+	"time"
+
 	"github.com/errand-run/errand/actors"
 	"github.com/errand-run/errand/nodes"
 	"github.com/errand-run/errand/simulation/history"
@@ -11,7 +13,9 @@ type Daemon struct {
 	machine *Machine
 	life    int
 	dead    bool
-	clock   clock
+	// diedAt is when it ended, on the monotonic clock.
+	diedAt time.Duration
+	clock  clock
 }
 
 // Launch begins a daemon's life; one that lives ends. The machine must be on.
@@ -43,6 +47,7 @@ func (d *Daemon) end() {
 		return
 	}
 	d.dead = true
+	d.diedAt, _, _ = d.machine.oscillator.read(d.machine.now())
 	d.machine.daemon = nil
 	d.machine.disk.crash()
 	d.machine.runtime.crash()

@@ -78,7 +78,8 @@ type RuntimeFaults struct {
 	// DurableRate is how often an exit is one that its supervisor has put on the disk,
 	// after it has killed what the command had left and ended the log.
 	DurableRate float64 `json:"durable_rate"`
-	// OrphanRate is how often what a dead daemon has asked for is done after all.
+	// OrphanRate is how often what a dead daemon has asked for is done after all, soon
+	// after its end.
 	OrphanRate float64 `json:"orphan_rate"`
 	// KeepRate is how often a sandbox is still listed, as exited, after a reboot.
 	KeepRate float64 `json:"keep_rate"`

@@ -18,6 +18,9 @@ const (
 	createTimeout = 10 * time.Minute
 	startTimeout  = time.Minute
 	killTimeout   = 15 * time.Second
+	// orphanMax is how long after the end of a daemon what it has asked for may still
+	// happen: it is with the runtime or the kernel then, which do not wait.
+	orphanMax = 2 * time.Second
 )
 
 // sandboxes is the runtime as one life of the daemon uses it.
@@ -92,10 +95,17 @@ func (o *operation) later(span virtual.Span, effect func()) {
 func (o *operation) after(d time.Duration, effect func()) {
 	m := o.runtime.machine
 	o.unset = m.timers.after(d, false, func() {
-		if !o.daemon.dead || virtual.Chance(m.random, m.Faults.Runtime.OrphanRate) {
+		if !o.daemon.dead || o.orphaned() {
 			effect()
 		}
 	})
+}
+
+// orphaned decides whether what a dead daemon has asked for happens all the same.
+func (o *operation) orphaned() bool {
+	m := o.runtime.machine
+	mono, _, _ := m.oscillator.read(m.now())
+	return mono-o.daemon.diedAt <= orphanMax && virtual.Chance(m.random, m.Faults.Runtime.OrphanRate)
 }
 
 // answer delivers a result, a little later.
@@ -145,9 +155,6 @@ func (o *operation) create() {
 	took := o.slow(faults.Create)
 	if took >= timeout || virtual.Chance(m.random, faults.CreateHangRate) {
 		o.after(timeout, func() {
-			if o.daemon.dead {
-				return // it hangs for nobody
-			}
 			o.breakOff(records.Errorf(records.ClassDeadline, "create sandbox %s: %w", o.ID, context.DeadlineExceeded))
 		})
 		return

@@ -329,10 +329,12 @@ func TestWhatIsUnderWayWhenThePowerGoesDoesNotHappen(t *testing.T) {
 	}
 }
 
-func TestCreateThatHangsForADeadDaemonLeavesNothing(t *testing.T) {
+func TestWhatADeadDaemonAskedForDoesNotHappenLongAfter(t *testing.T) {
 	b := newBench(t, 1, calm())
 	b.Faults.Runtime.OrphanRate, b.Faults.Runtime.CreateHangRate, b.Faults.Runtime.CreateLeaveRate = 1, 1, 1
 	b.begin(creating("e1", "sleep-exit", "1s", "0"))
+	b.Faults.Runtime.CreateHangRate, b.Faults.Runtime.Create = 0, exactly(3*second)
+	b.begin(creating("e2", "sleep-exit", "1s", "0"))
 	b.life.Crash()
 	b.life = b.Launch()
 	b.pass(time.Hour)

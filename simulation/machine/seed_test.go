@@ -180,3 +180,25 @@ func BenchmarkRun(b *testing.B) {
 		bench.life.Clock().Now()
 	}
 }
+
+func BenchmarkClockNow(b *testing.B) {
+	clock := newBench(b, 1, Sound()).life.Clock()
+	b.ReportAllocs()
+	for b.Loop() {
+		clock.Now()
+	}
+}
+
+func BenchmarkClockAfter(b *testing.B) {
+	bench := newBench(b, 1, Sound())
+	clock := bench.life.Clock()
+	for range 1000 {
+		clock.After(time.Hour, func() {})
+	}
+	b.ReportAllocs()
+	for b.Loop() {
+		clock.After(time.Millisecond, func() {})
+		clock.After(time.Millisecond, func() {})()
+		bench.line.Next()
+	}
+}

@@ -55,6 +55,11 @@ func (t *timer) set(left time.Duration) {
 func (t *timer) expired() {
 	t.unlink()
 	t.unset = nil
+	if m := t.owner.machine; !m.Paused() && len(m.held) == 0 {
+		t.over = true
+		t.fire()
+		return
+	}
 	t.owner.machine.admit(func() {
 		if !t.over {
 			t.over = true
