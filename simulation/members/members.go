@@ -61,6 +61,8 @@ type View struct {
 	news        map[string]func()
 	// forced overrides what it sees.
 	forced map[string]bool
+	// alive is what it sees as a list, nil when that has to be made anew.
+	alive  []string
 	turn   int
 	unflap func()
 }
@@ -103,7 +105,7 @@ func (m *Members) Settle() {
 				delete(v.news, node)
 			}
 			if !v.Frozen {
-				v.shows[node] = v.told[node]
+				v.shows[node], v.alive = v.told[node], nil
 			}
 		}
 	}
@@ -124,15 +126,16 @@ func (v *View) follow(node string, there bool) {
 			v.told[node] = v.shows[node] // it is told again when it thaws
 			return
 		}
-		v.shows[node] = there
+		v.shows[node], v.alive = there, nil
 	})
 }
 
 // Force makes the view see a node as there or not, whatever is true, until Follow.
-func (v *View) Force(node string, there bool) { v.forced[node] = there }
+func (v *View) Force(node string, there bool) { v.forced[node], v.alive = there, nil }
 
 // Follow ends Force and Flap for a node, or for all without any name.
 func (v *View) Follow(nodes ...string) {
+	v.alive = nil
 	if len(nodes) == 0 {
 		clear(v.forced)
 		if v.unflap != nil {
@@ -152,7 +155,7 @@ func (v *View) Flap(node string, every virtual.Span) {
 	if v.unflap != nil {
 		v.unflap()
 	}
-	v.forced[node] = !v.sees(node)
+	v.forced[node], v.alive = !v.sees(node), nil
 	v.unflap = v.members.timeline.After(max(every.Draw(v.members.random), time.Millisecond), func() { v.Flap(node, every) })
 }
 
@@ -167,20 +170,24 @@ func (v *View) sees(node string) bool {
 }
 
 // Alive returns the names of the nodes that seem to be there, sorted.
-func (v *View) Alive() []string {
-	alive := make([]string, 0, len(v.members.names))
-	for _, node := range v.members.names {
-		if v.sees(node) {
-			alive = append(alive, node)
+func (v *View) Alive() []string { return slices.Clone(v.seen()) }
+
+// seen is Alive, of which nothing may be changed.
+func (v *View) seen() []string {
+	if v.alive == nil {
+		for _, node := range v.members.names {
+			if v.sees(node) {
+				v.alive = append(v.alive, node)
+			}
 		}
 	}
-	return alive
+	return v.alive
 }
 
 // Candidates returns the nodes to ask by score, and takes turns among those of one
 // score.
 func (v *View) Candidates() []actors.Candidate {
-	alive := v.Alive()
+	alive := v.seen()
 	v.turn++
 	first := v.turn % len(alive)
 	candidates := make([]actors.Candidate, 0, len(alive))

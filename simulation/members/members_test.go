@@ -42,6 +42,8 @@ func TestViewFollowsTheTruthWithItsLag(t *testing.T) {
 	expect(t, v, "n1")
 	pass(line, 2*second)
 	expect(t, v, "n1", "n2", "n3")
+	v.Alive()[0] = "changed" // it is the caller's
+	expect(t, v, "n1", "n2", "n3")
 	m.Up("n2", false)
 	pass(line, second)
 	m.Up("n2", true) // back before anybody has missed it
@@ -78,11 +80,13 @@ func TestViewContainsItselfWhateverHappens(t *testing.T) {
 
 func TestViewIsWrongUntilItFollows(t *testing.T) {
 	line, m := newMembers()
+	v := m.Of("n1")
+	expect(t, v, "n1")
 	m.Up("n2", true)
 	m.Settle()
-	v := m.Of("n1")
 	expect(t, v, "n1", "n2")
 	v.Force("n2", false)
+	expect(t, v, "n1")
 	v.Force("n3", true)
 	m.Settle()
 	pass(line, time.Hour)
