@@ -71,7 +71,7 @@ type Op struct {
 	Lease int64
 	// Limit bounds how many keys a get returns; 0 means all.
 	Limit int64
-	// KeysOnly leaves the values out.
+	// KeysOnly leaves the values and the leases out.
 	KeysOnly bool
 	// Descending returns the last keys first.
 	Descending bool

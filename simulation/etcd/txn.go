@@ -176,8 +176,9 @@ func (s *State) read(op *Op) OpResponse {
 		r.KVs, r.More = r.KVs[:op.Limit], true
 	}
 	if op.KeysOnly {
+		// Answered from the index, which knows no leases either.
 		for i := range r.KVs {
-			r.KVs[i].Value = nil
+			r.KVs[i].Value, r.KVs[i].Lease = nil, 0
 		}
 	}
 	return r
