@@ -147,6 +147,10 @@ func (c *Client) receive(k *call, attempt int, a answer) {
 	if c.closed || k.done || k.attempt != attempt {
 		return
 	}
+	switch a.err { //nolint:errorlint // ours, never wrapped
+	case ErrNoLeader, errReset, errRefused:
+		c.move(k.member)
+	}
 	if a.err == nil || !k.verb.repeated() || records.ClassOf(a.err) != records.ClassUnavailable {
 		c.finish(k, a)
 		return

@@ -96,6 +96,7 @@ func (c *Cluster) load(k *call) {
 	w := &watch{client: f.client, member: k.member, prefix: f.prefix, requireLeader: true, take: f.take}
 	w.fail = func(error) {
 		if f.watch == w {
+			f.client.move(w.member)
 			f.again()
 		}
 	}
