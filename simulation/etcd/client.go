@@ -1,6 +1,7 @@
 package etcd
 
 import (
+	"errors"
 	"time"
 
 	"github.com/errand-run/errand/actors"
@@ -147,8 +148,7 @@ func (c *Client) receive(k *call, attempt int, a answer) {
 	if c.closed || k.done || k.attempt != attempt {
 		return
 	}
-	switch a.err { //nolint:errorlint // ours, never wrapped
-	case ErrNoLeader, errReset, errRefused:
+	if lost(a.err) {
 		c.move(k.member)
 	}
 	if a.err == nil || !k.verb.repeated() || records.ClassOf(a.err) != records.ClassUnavailable {
@@ -156,6 +156,11 @@ func (c *Client) receive(k *call, attempt int, a answer) {
 		return
 	}
 	c.again(k, a)
+}
+
+// lost tells whether an answer says that the member is of no use for now.
+func lost(err error) bool {
+	return errors.Is(err, ErrNoLeader) || errors.Is(err, errReset) || errors.Is(err, errRefused)
 }
 
 // expired is an attempt that was not answered.
