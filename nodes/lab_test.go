@@ -137,6 +137,8 @@ type lab struct {
 	hang func(SandboxVerb) error
 	// killing is called before a KILL of a sandbox of which something is alive.
 	killing func(id string)
+	// committed is called after each transaction.
+	committed func()
 }
 
 var labKeys = records.Keys{Root: records.RootDefault, Shards: 4}
@@ -252,6 +254,9 @@ func (l *lab) commit(txn records.Txn) records.Result {
 	}
 	result, events := l.store.apply(txn)
 	result.Term = l.lessor.term
+	if l.committed != nil {
+		l.committed()
+	}
 	for _, prefix := range l.follows {
 		batch := records.Batch{Revision: l.store.revision}
 		for _, event := range events {

@@ -98,7 +98,9 @@ func (m *Machine) exit(p *placement, exit *recordv1.Exit) {
 	m.releaseSlot(p)
 	m.dequeue(p)
 	observed := exit.Code != nil
-	p.durable = observed && p.seen.Durable && untouched(p)
+	// What the driver says later may be our kill where a session can be fenced, so there
+	// only the journal counts.
+	p.durable = observed && p.seen.Durable && untouched(p) && !m.leased()
 	if observed && p.seen.Settled {
 		exit.Leftover, exit.LogComplete = p.seen.Leftover, p.seen.LogComplete
 		p.emptied, p.flushed = true, true

@@ -46,6 +46,7 @@ type chaos struct {
 	// sentSignals are those that any life of the node has sent, delivered those whose
 	// arrival it was told.
 	sentSignals, delivered map[sentSignal]bool
+	tenant                 tenant
 }
 
 type sentSignal struct {
@@ -54,12 +55,16 @@ type sentSignal struct {
 	at     int64
 }
 
-func newChaos(t *rapid.T) *chaos {
+func newChaos(t *rapid.T) *chaos { return newChaosOf(t, newLab()) }
+
+func newChaosOf(t *rapid.T, l *lab) *chaos {
 	c := &chaos{
-		lab: newLab(), t: t, voids: map[string]bool{}, acked: map[PlacementKey]int64{}, starts: map[string]int{}, codes: map[string]int32{},
+		lab: l, t: t, voids: map[string]bool{}, acked: map[PlacementKey]int64{}, starts: map[string]int{}, codes: map[string]int32{},
 		told:        map[string]*recordv1.Exit{},
 		sentSignals: map[sentSignal]bool{}, delivered: map[sentSignal]bool{},
 	}
+	c.tenant.goneAt, c.tenant.fenceKilled = map[int64]time.Duration{}, map[string]bool{}
+	c.killing, c.committed = c.onKill, c.onCommit
 	c.deaf = rapid.Bool().Draw(t, "deaf")
 	c.started = c.onStart
 	c.stepped = c.onStep
@@ -91,7 +96,7 @@ func (c *chaos) onStart(id string) {
 			c.t.Fatalf("run %s has two sandboxes that run", b.run)
 		}
 	}
-	if e := c.entries[PlacementKey{c.boxes[id].run, c.boxes[id].attempt, c.boxes[id].placement}]; e.GetState() != recordv1.JournalState_JOURNAL_STATE_STARTING {
+	if e := c.entries[PlacementKey{c.boxes[id].run, c.boxes[id].attempt, c.boxes[id].placement}]; e.GetState() != recordv1.JournalState_JOURNAL_STATE_STARTING && !e.GetExit().GetFenced() {
 		c.t.Fatalf("sandbox %s was started while the disk says %s", id, e.GetState())
 	}
 }
@@ -114,6 +119,7 @@ func (c *chaos) onStep(in actors.Input, effects []actors.Effect) {
 		c.delivered[sentSignal{id: done.Op.ID, signal: int32(done.Op.Signal)}] = true
 	}
 	for _, effect := range effects {
+		c.onLeased(effect)
 		switch e := effect.(type) {
 		case actors.Tell:
 			c.onTell(e.Message)
@@ -142,6 +148,9 @@ func (c *chaos) onTell(message proto.Message) {
 		id := records.SandboxID(m.GetRun(), m.GetAttempt(), m.GetPlacement())
 		c.keptSomewhere(m, id)
 		if m.GetExit().Code != nil {
+			if c.tenant.fenceKilled[id] {
+				c.t.Fatalf("%s was killed because of the fence and is told with code %d", id, m.GetExit().GetCode())
+			}
 			if code, ok := c.codes[id]; !ok || code != m.GetExit().GetCode() {
 				c.t.Fatalf("%s is told with code %d, which nobody observed (%v, %v)", id, m.GetExit().GetCode(), code, ok)
 			}
@@ -364,6 +373,10 @@ func (c *chaos) flow() {
 			result = records.Result{Err: records.Errorf(records.ClassOutcomeUnknown, "timeout")}
 		}
 		c.step(actors.Committed{Tag: commit.Tag, Result: result})
+	case len(c.calls) > 0:
+		call := c.calls[0]
+		c.calls = c.calls[1:]
+		c.step(c.answer(call))
 	}
 }
 
@@ -380,7 +393,7 @@ func (c *chaos) crash(durable int, ops, reboot bool) {
 		}
 	}
 	if reboot {
-		c.boot = fmt.Sprintf("boot-%d", c.lives+1)
+		c.boot, c.fence = fmt.Sprintf("boot-%d", c.lives+1), labFence{}
 		for id, b := range c.boxes {
 			b.alive = false
 			if b.state == sandbox.StateRunning || b.state == sandbox.StateExited && !b.exit.Durable {
@@ -420,66 +433,13 @@ func (c *chaos) heal() {
 			}
 		}
 		c.pass(time.Second)
+		c.expire()
 		if c.idle() {
 			c.haunt()
 			return
 		}
 	}
 	c.t.Fatalf("not at rest: phase %s, failure %v, %d entries %v, %d boxes, runs %+v, known %d", c.reached, c.failure, len(c.entries), c.entries, len(c.boxes), c.runs, len(c.machine.placements))
-}
-
-// haunt lets every old Start come again, to the node that has forgotten all of
-// them, and to its next life at every point of its start.
-func (c *chaos) haunt() {
-	again := func() {
-		for _, start := range c.sent {
-			c.step(actors.Received{Message: start})
-		}
-	}
-	again()
-	c.crash(0, false, false)
-	for c.reached < PhaseAnnounced {
-		again()
-		switch {
-		case len(c.inputs)+len(c.commits) > 0:
-			in := c.inputs
-			c.inputs = nil
-			for _, input := range in {
-				c.step(input)
-			}
-			for len(c.commits) > 0 {
-				commit := c.commits[0]
-				c.commits = c.commits[1:]
-				c.step(actors.Committed{Tag: commit.Tag, Result: c.commit(commit.Txn)})
-			}
-		case len(c.writes) > 0:
-			c.step(JournalWritten{Tag: c.writeNext().Tag})
-		case len(c.ops) > 0:
-			c.settleOps()
-		case len(c.watched) > 0:
-			f := c.watched[0]
-			c.watched = c.watched[1:]
-			c.step(f)
-		default:
-			c.t.Fatalf("the node does not come up: phase %s", c.reached)
-		}
-	}
-	again()
-	c.settle()
-	if !c.idle() {
-		c.t.Fatalf("old Starts woke %d placements, %d boxes", len(c.machine.placements), len(c.boxes))
-	}
-}
-
-func (c *chaos) idle() bool {
-	for _, r := range c.runs {
-		if r.placed {
-			return false
-		}
-	}
-	return c.reached == PhaseAnnounced && len(c.entries) == 0 && len(c.boxes) == 0 && len(c.machine.placements) == 0 &&
-		len(c.writes) == 0 && c.machine.counts == [classCount]int64{} && c.machine.usage.count == int64(len(c.machine.reservations)) &&
-		c.machine.slots == 0 && c.machine.creating == 0
 }
 
 func TestMachineKeepsItsPromisesThroughFaults(t *testing.T) {

@@ -26,6 +26,10 @@ func (m *Machine) note(p *placement, signal int32) *recordv1.SentSignal {
 // before the command's end does not lose it. A command that does not exist, or not
 // any more, was not reached; any other error leaves that open.
 func (m *Machine) answered(p *placement, sent *recordv1.SentSignal, result SandboxResult) {
+	if p.ended() {
+		// The fence did not wait for it, and what is told of an end stays.
+		return
+	}
 	switch {
 	case result.Err == nil:
 		sent.Delivered = proto.Bool(result.Delivered)
