@@ -224,8 +224,8 @@ func TestStartThatIsAnsweredAfterTheFenceIsKilledOnceMore(t *testing.T) {
 	s.step(actors.TimerFired{Name: "fence"})
 	s.write()
 	s.do(VerbKill) // it finds nothing, for the start is still under way
-	if slices.ContainsFunc(s.tells, func(tell actors.Tell) bool { _, ok := tell.Message.(*actorv1.Exited); return ok }) {
-		t.Fatal("told while the start is under way")
+	if slices.ContainsFunc(s.ops, func(op DoSandbox) bool { return op.Op.Verb == VerbFlush }) {
+		t.Fatal("taken for empty while the start is under way")
 	}
 	s.do(VerbStart)
 	if b := s.boxes[fenceBox]; !b.alive {
@@ -302,6 +302,11 @@ func TestRestartWithALease(t *testing.T) {
 			s.end(fenceBox, 3, 0)
 			s.boxes[fenceBox].alive = false
 		}},
+		{name: "after the deadline, and the sandbox is gone", away: time.Minute, meanwhile: func(s *station) {
+			s.advanceTo(s.now.Mono + window)
+			s.guard()
+			delete(s.boxes, fenceBox)
+		}, reason: recordv1.Reason_REASON_NODE_FENCED},
 		{name: "the key is gone", away: time.Second, meanwhile: func(s *station) { s.deleteKey(s.keys.Node("n1")) }, reason: recordv1.Reason_REASON_NODE_FENCED},
 		{name: "the key is another session's", away: time.Second, meanwhile: func(s *station) {
 			kv, _ := s.key()

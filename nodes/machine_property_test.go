@@ -88,6 +88,9 @@ func (c *chaos) onStart(id string) {
 	if c.starts[id] > 1 {
 		c.t.Fatalf("sandbox %s was started twice", id)
 	}
+	if c.told[id] != nil {
+		c.t.Fatalf("sandbox %s was started after its end was told", id)
+	}
 	if c.voids[id] {
 		c.t.Fatalf("sandbox %s was started after its void was told", id)
 	}
