@@ -1,6 +1,8 @@
 package run
 
 import (
+	"time"
+
 	"google.golang.org/protobuf/proto"
 
 	"github.com/errand-run/errand/cluster/records"
@@ -15,6 +17,11 @@ type node struct {
 	session int64
 	// journal is keyed by placement. There is one attempt.
 	journal map[int32]*entry
+	// goneAt is when the sessions that are over were gone, stopBy when the node must
+	// have stopped what it runs in the last of them; fenced, that it has.
+	goneAt map[int64]time.Duration
+	stopBy time.Duration
+	fenced bool
 }
 
 type entry struct {
@@ -55,7 +62,7 @@ func (n *node) assigned() (records.KV, bool) {
 }
 
 func (n *node) accept(a *recordv1.Assignment) {
-	if a.GetSession() == n.session && n.journal[a.GetPlacement()] == nil {
+	if a.GetSession() == n.session && !n.fenced && n.journal[a.GetPlacement()] == nil {
 		n.journal[a.GetPlacement()] = &entry{assignment: a}
 	}
 }

@@ -36,6 +36,7 @@ type world struct {
 	history     []version
 	assignments map[int64]*recordv1.Assignment
 	canceled    bool
+	loss        Loss
 }
 
 type version struct {
@@ -54,14 +55,16 @@ type activation struct {
 	commits []actors.Commit
 }
 
-func newWorld(t *rapid.T) *world {
+func newWorld(t *rapid.T) *world { return newWorldOf(t, Loss{}) }
+
+func newWorldOf(t *rapid.T, loss Loss) *world {
 	w := &world{
-		t: t, keys: records.Keys{Root: "/errand/", Shards: 4}, store: newMemory(), now: at(0),
+		t: t, loss: loss, keys: records.Keys{Root: "/errand/", Shards: 4}, store: newMemory(), now: at(0),
 		assignments: map[int64]*recordv1.Assignment{},
 	}
 	w.store.written = w.check
 	for i := range 2 {
-		n := &node{world: w, name: fmt.Sprintf("n%d", i+1), journal: map[int32]*entry{}}
+		n := &node{world: w, name: fmt.Sprintf("n%d", i+1), journal: map[int32]*entry{}, goneAt: map[int64]time.Duration{}}
 		w.nodes = append(w.nodes, n)
 		w.store.txn(w.keys.Register(n.name, &recordv1.NodeSession{}, 0, 0, &recordv1.NodeInfo{}))
 		n.session = w.store.revision
@@ -89,7 +92,7 @@ func (w *world) Fill(b []byte) {
 }
 
 func (w *world) activate(i int) {
-	cfg := Config{Keys: w.keys, Writer: "session", Nodes: w, Rand: w}
+	cfg := Config{Keys: w.keys, Writer: "session", Nodes: w, Rand: w, Loss: w.loss}
 	w.actors[i] = &activation{machine: New(testID, cfg), timers: map[string]time.Duration{}}
 	w.step(i, actors.Activated{})
 }
@@ -258,7 +261,7 @@ func (w *world) checkMove(old, run *recordv1.Run) {
 	case from != nil && to != nil && !proto.Equal(from, to):
 		w.t.Fatalf("placed again without leaving: from %v to %v", from, to)
 	case from != nil && to == nil:
-		if e := w.node(from.GetNode()).journal[from.GetNumber()]; e == nil || e.void == nil && e.exit == nil {
+		if e := w.node(from.GetNode()).journal[from.GetNumber()]; (e == nil || e.void == nil && e.exit == nil) && !w.node(from.GetNode()).lost(from) {
 			w.t.Fatalf("left %v, whose node has not said void or exited: now %v", from, run)
 		}
 	}
@@ -304,8 +307,11 @@ func (w *world) pass(d time.Duration) {
 	w.now.Mono += d
 	w.now.Boot += d
 	w.now.Wall = w.now.Wall.Add(d)
+	for _, n := range w.nodes {
+		n.stopLate(false)
+	}
 	for i := range w.actors {
-		for _, name := range []string{timerReserve, timerLoad, timerIdle} {
+		for _, name := range []string{timerReserve, timerLoad, timerIdle, timerLoss} {
 			a := w.actors[i]
 			if due, ok := a.timers[name]; ok && due <= w.now.Mono {
 				delete(a.timers, name)
