@@ -9,7 +9,7 @@ import (
 
 // short is a plan that is executed in little time.
 func short(seed uint64) plan.Plan {
-	return plan.Draw(seed, plan.Wanted{Length: lengthShort})
+	return plan.Draw(seed, plan.Wanted{Length: lengthShort, Nodes: 1 + int(seed%4)})
 }
 
 func TestSameSeedMakesTheSameHistory(t *testing.T) {

@@ -84,8 +84,15 @@ func (f *faults) note(fault plan.Fault, begin bool) {
 	}
 	w.history.Add(history.Event{
 		Step: w.steps, At: w.timeline.Now(), Kind: history.KindFault, Node: fault.What.On(), Text: text,
-		Detail: history.Fault{Name: fault.What.Kind(), Begin: begin},
+		Detail: history.Fault{Name: fault.What.Kind(), Begin: begin, Outside: w.outlasts(fault)},
 	})
+}
+
+// outlasts tells whether a fault stops a machine for longer than a kill may take:
+// while nobody there can kill, what was to be killed is still there.
+func (w *World) outlasts(fault plan.Fault) bool {
+	_, paused := fault.What.(plan.Pause)
+	return paused && !w.plan.Options.Solo && fault.End-fault.Begin > w.plan.Options.Session.KillBudget/2
 }
 
 // heal ends all faults, and then breaks the nodes outside the core for good.
@@ -140,7 +147,7 @@ func (w *World) exitIf(s *seat, condition bool) {
 func (w *World) breakForGood(s *seat, how string, blind bool) {
 	w.tell(history.KindFault, s.name, "stays broken: "+how)
 	w.history.Add(history.Event{
-		Step: w.steps, At: w.timeline.Now(), Kind: history.KindFault, Node: s.name, Text: how, Detail: history.Fault{Name: "broken", Begin: true},
+		Step: w.steps, At: w.timeline.Now(), Kind: history.KindFault, Node: s.name, Text: how, Detail: history.Fault{Name: "broken", Begin: true, Outside: how == "pause"},
 	})
 	switch how {
 	case "crash":

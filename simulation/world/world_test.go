@@ -13,7 +13,7 @@ import (
 type event = history.Event
 
 // lengthShort is how long the faults of a short plan go on.
-const lengthShort = 90 * time.Second
+const lengthShort = 45 * time.Second
 
 var (
 	debugSeed  = flag.Int64("debug-seed", -1, "print the trace of a seed")
