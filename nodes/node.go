@@ -106,8 +106,21 @@ func (n *Node) delivery() activation.Options {
 	return activation.Options{
 		Transport:   n.ports.Transport,
 		Ranks:       func(kind, identity string) []string { return n.view.View().Ranks(kind, identity) },
+		Able:        n.able,
 		Incarnation: n.ports.Rand.Uint64(),
 	}
+}
+
+// errFenced is why a node does not carry actors of others.
+var errFenced = errors.New("the node has lost its session, and with it the store")
+
+// able keeps actors away from a node that is alive and reached by all, and does not
+// reach the store: there they could do nothing, and nobody else would.
+func (n *Node) able() error {
+	if n.Status().Fenced {
+		return errFenced
+	}
+	return nil
 }
 
 func (n *Node) registerKinds() error {

@@ -89,6 +89,11 @@ type Options struct {
 	// It is called in the activator's turns: it is fast and does not block. What it
 	// returns is not changed. Nil means that all actors live here.
 	Ranks func(kind, identity string) (nodes []string)
+	// Able says why this node can not carry actors that are not pinned, although others
+	// reach it: it has lost the store. Then it refuses messages of others for them, which
+	// sends those on to the next in rank, and passes its own on likewise. It is called in
+	// the activator's turns: it is fast and does not block. Nil means that it always can.
+	Able func() error
 	// Incarnation tells this directory from earlier ones of its node: no two have the
 	// same. It only matters with a Transport.
 	Incarnation uint64

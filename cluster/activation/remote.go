@@ -98,6 +98,9 @@ func (a *activator) places(d *delivery) []string {
 	ranks := options.Ranks(d.to.kind, d.to.identity)
 	for _, node := range ranks[:min(len(ranks), ranksTried)] {
 		if node == a.directory.node {
+			if a.able() != nil {
+				continue
+			}
 			break
 		}
 		places = append(places, node)
@@ -213,6 +216,12 @@ func (a *activator) arrive(ctx actor.Context, in *arrival) {
 func (a *activator) take(ctx actor.Context, in *arrival, deliver *actorv1.Deliver) {
 	to := address{deliver.GetKind(), deliver.GetIdentity()}
 	p := pending{message: in.message}
+	if k := a.kinds[to.kind]; k != nil && k.form != Pinned {
+		if err := a.able(); err != nil {
+			a.directory.sendTaken(in.from, in.packet, err)
+			return
+		}
+	}
 	key := uint64(0)
 	if deliver.GetAsk() {
 		if err := a.mayOwe(); err != nil {
@@ -227,6 +236,16 @@ func (a *activator) take(ctx actor.Context, in *arrival, deliver *actorv1.Delive
 		a.forgive(key)
 	}
 	a.directory.sendTaken(in.from, in.packet, err)
+}
+
+// able says why this node can not carry actors that are not pinned.
+func (a *activator) able() error {
+	if able := a.directory.options.Able; able != nil {
+		if err := able(); err != nil {
+			return records.Errorf(records.ClassUnavailable, "%w", err)
+		}
+	}
+	return nil
 }
 
 func (a *activator) mayOwe() error {

@@ -95,6 +95,10 @@ func (w *World) outlasts(fault plan.Fault) bool {
 	return paused && !w.plan.Options.Solo && fault.End-fault.Begin > w.plan.Options.Session.KillBudget/2
 }
 
+// believedMax is how many nodes that can do nothing the others take for good ones, for
+// ever: a shard's deadline actor is kept on three nodes, and one of them must work.
+const believedMax = 2
+
 // heal ends all faults, and then breaks the nodes outside the core for good.
 func (f *faults) heal() {
 	f.over = true
@@ -114,13 +118,24 @@ func (f *faults) heal() {
 			w.Store.Isolate((i + random.IntN(2)) % w.Store.Members())
 		}
 	}
-	blind := virtual.Chance(random, 0.5)
+	believed := 0
 	for _, s := range w.sorted {
 		if w.core[s.name] {
 			w.repair(s)
 			continue
 		}
-		w.breakForGood(s, []string{"crash", "off", "pause", "alone", "deaf", "mute", "no store"}[random.IntN(7)], blind)
+		how := []string{"crash", "off", "pause", "alone", "deaf", "mute", "no store"}[random.IntN(7)]
+		blind := virtual.Chance(random, 0.5)
+		switch {
+		case believed >= believedMax:
+			blind = false
+			if how == "no store" {
+				how = "alone"
+			}
+		case blind || how == "no store":
+			believed++
+		}
+		w.breakForGood(s, how, blind)
 	}
 	w.Members.Update()
 }
@@ -142,8 +157,8 @@ func (w *World) exitIf(s *seat, condition bool) {
 	}
 }
 
-// breakForGood leaves a node in a state from which nobody will free it. Blind worlds
-// go on believing that it is alive.
+// breakForGood leaves a node in a state from which nobody will free it. Blind,
+// the others go on believing that it is alive.
 func (w *World) breakForGood(s *seat, how string, blind bool) {
 	w.tell(history.KindFault, s.name, "stays broken: "+how)
 	w.history.Add(history.Event{
