@@ -16,9 +16,10 @@ help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
 
 .PHONY: build
-build: guest ## Build bin/errand-node and bin/errand
+build: guest ## Build bin/errand-node, bin/errand and bin/simulate
 	$(STATIC) -o bin/errand-node ./cmd/node
 	$(STATIC) -o bin/errand ./cmd/errand
+	$(STATIC) -o bin/simulate ./cmd/simulate
 
 .PHONY: guest
 guest: ## Build the helper that the node embeds and puts into each sandbox
@@ -52,6 +53,10 @@ generate: ## Write the generated code anew
 .PHONY: bench
 bench: packages build ## Measure against the bars of docs/benchmarks.md
 	go run ./simulation/bench
+
+.PHONY: simulate
+simulate: ## Run the simulated clusters of SEEDS (1..2000) and judge them
+	go run ./cmd/simulate --seeds $${SEEDS:-1..2000}
 
 .PHONY: fuzz
 fuzz: ## Run every fuzz target for FUZZTIME (10s) each

@@ -29,7 +29,7 @@ func execute(t *testing.T, p plan.Plan, setup world.Setup) {
 	for _, v := range r.Violations {
 		t.Errorf("%s", v)
 	}
-	t.Errorf("replay: go run ./cmd/simulate --seed %d --nodes %d --trace", p.Seed, p.Options.Nodes)
+	t.Errorf("replay: go run ./cmd/simulate --seed %d --trace", p.Seed)
 }
 
 func TestSeed(t *testing.T) {
@@ -45,7 +45,7 @@ func TestSeeds(t *testing.T) {
 		t.Skip("with -seed K only that one")
 	}
 	for s := uint64(1); s <= *seeds; s++ {
-		execute(t, plan.Draw(s, plan.Wanted{Nodes: 1}), world.Setup{})
+		execute(t, plan.Draw(s, plan.Wanted{}), world.Setup{})
 	}
 }
 
