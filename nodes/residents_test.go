@@ -86,6 +86,7 @@ func (labRand) Uint64() uint64 {
 }
 
 func (labRand) Fill([]byte) {}
+
 func (l *residentLab) view(alive ...string) *residentLab {
 	l.alive = alive
 	return l
@@ -98,6 +99,7 @@ func (l *residentLab) deadlines() int {
 func (l *residentLab) shardFollowed(shard int32) int {
 	return l.followed[l.node.config.Keys.LiveInShard(shard)]
 }
+
 func (l *residentLab) settle() {
 	l.scheduler.Settle(1 << 16)
 }
