@@ -9,6 +9,7 @@ import (
 
 	"go.uber.org/zap"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/wrapperspb"
 	"pgregory.net/rapid"
 
 	"github.com/errand-run/errand/cluster/activation"
@@ -35,6 +36,12 @@ func deliver(id, incarnation uint64, kind, identity string, message proto.Messag
 	}}}
 }
 
+// large returns a message that nothing else is wrong with.
+func large() (name string, encoded []byte) {
+	d := deliver(1, 1, "", "", wrapperspb.Bytes(make([]byte, activation.MessageBytesMax))).GetDeliver()
+	return d.GetType(), d.GetMessage()
+}
+
 func TestDirectoryRefusesPackets(t *testing.T) {
 	bad := func(change func(d *actorv1.Deliver)) *actorv1.Packet {
 		p := deliver(7, 1, "thing", "a", word("hello"))
@@ -50,7 +57,7 @@ func TestDirectoryRefusesPackets(t *testing.T) {
 		{"of an unknown type", bad(func(d *actorv1.Deliver) { d.Type = "errand.actor.v9.Unheard" }), false},
 		{"without a type", bad(func(d *actorv1.Deliver) { d.Type = "" }), false},
 		{"that can not be decoded", bad(func(d *actorv1.Deliver) { d.Message = []byte{0xff} }), false},
-		{"that are too large", bad(func(d *actorv1.Deliver) { d.Message = make([]byte, activation.MessageBytesMax+1) }), false},
+		{"that are too large", bad(func(d *actorv1.Deliver) { d.Type, d.Message = large() }), false},
 		{"for an unknown kind", bad(func(d *actorv1.Deliver) { d.Kind = "nothing" }), false},
 		{"without an identity", bad(func(d *actorv1.Deliver) { d.Identity = "" }), false},
 		{"with too long an identity", bad(func(d *actorv1.Deliver) { d.Identity = string(make([]byte, 1<<20)) }), false},

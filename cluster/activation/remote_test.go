@@ -296,6 +296,35 @@ func TestLateWordOfTheFirstKeepsTheMessageFromItsOwnNode(t *testing.T) {
 	w.settled()
 }
 
+func TestWordThatDoesNotSettleAMessageIsIgnored(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		from string
+		word *actorv1.Packet
+	}{
+		{"an old refusal of the first in rank", "n1", &actorv1.Packet{Content: &actorv1.Packet_Taken{Taken: &actorv1.Taken{Refusal: "busy"}}}},
+		{"an answer to what asks for none", "n2", &actorv1.Packet{Content: &actorv1.Packet_Reply{Reply: &actorv1.Reply{Type: "google.protobuf.StringValue"}}}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			w := newCluster(t, 1, "n1", "n2", "n3")
+			w.silence("n3", false, "n1", "n2")
+			w.node("n3").directory.Tell("thing", "a", word("hello"))
+			w.pass(1500 * time.Millisecond) // n2 is being tried
+			c.word.Id, c.word.Incarnation = w.sent[0].GetId(), w.sent[0].GetIncarnation()
+			w.node("n3").directory.Receive(c.from, c.word)
+			w.pass(400 * time.Millisecond)
+			if got := w.told("a hello"); len(got) > 0 {
+				t.Fatalf("told at %v before n2 had its time", got)
+			}
+			w.pass(time.Minute)
+			if got := w.told("a hello"); !maps.Equal(got, map[string]int{"n3": 1}) {
+				t.Errorf("told at %v", got)
+			}
+			w.settled()
+		})
+	}
+}
+
 func TestResidentActorPassivatesForGood(t *testing.T) {
 	w := newCluster(t, 1, "n1", "n2")
 	d := w.node("n1").directory
