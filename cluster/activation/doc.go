@@ -9,7 +9,17 @@
 // cluster there may be two for a while, which the store's compare-and-swap makes
 // harmless (guarantee G1).
 //
-// In front of delivery stands the question which node an address lives on. Virtual
-// kinds are placed by Options.Owner, pinned kinds live where their identity says.
-// This package delivers on its own node; what belongs to another is refused.
+// In front of delivery stands the question which node an address belongs to. With a
+// Transport, Options.Ranks answers it by this node's own view of the others, and a
+// message goes to the directory of the first in rank, after TakenTimeout without a
+// word to that of the second, and then it is delivered here: a node that others take
+// for alive and that can not be reached keeps nothing from going on. A directory that
+// is sent a message activates the actor, whatever its own view says, for views may
+// differ for good. Pinned actors live where their identity says and nowhere else.
+//
+// What passes between directories are Packets. Any may be lost, doubled or overtaken:
+// a Deliver that expects something back has a number, and the incarnation of its
+// directory, by which answers to one that is gone are told apart. An ask takes the
+// same way; its answer comes back as a Reply. Nothing is repeated here, for tells that
+// matter are repeated by who sends them.
 package activation
