@@ -58,6 +58,8 @@ type member struct {
 	// asked are the senders of what "later" was told, to be answered by "now".
 	asked       map[string]*actor.PID
 	incarnation uint64
+	// unable is why the node can not carry actors that are not pinned.
+	unable error
 }
 
 func newCluster(t testing.TB, seed uint64, names ...string) *cluster {
@@ -88,6 +90,7 @@ func (c *cluster) start(i int) {
 	})
 	n.directory = activation.New(n.host, n.name, activation.Options{
 		Transport: link{c, n.name}, Incarnation: n.incarnation, OutgoingMax: outgoingMax, OwedMax: owedMax,
+		Able: func() error { return n.unable },
 		Ranks: func(string, string) []string {
 			if order, ok := c.overruled[n.name]; ok {
 				return order

@@ -107,6 +107,23 @@ func TestMessageGoesOnAtOnceWhenItIsRefused(t *testing.T) {
 	w.settled()
 }
 
+func TestMessagePassesOverANodeThatIsNotAble(t *testing.T) {
+	for _, from := range []string{"n1", "n3"} {
+		w := newCluster(t, 1, "n1", "n2", "n3")
+		w.node("n1").unable = errors.New("no store")
+		w.node(from).directory.Tell("thing", "a", word("hello"))
+		w.node("n3").directory.Tell("node", "n1", word("hello"))
+		w.pass(100 * time.Millisecond)
+		if got := w.told("a hello"); !maps.Equal(got, map[string]int{"n2": 1}) {
+			t.Errorf("from %s told at %v", from, got)
+		}
+		if got := w.told("n1 hello"); !maps.Equal(got, map[string]int{"n1": 1}) {
+			t.Errorf("the pinned one told at %v", got)
+		}
+		w.settled()
+	}
+}
+
 // stop asks a directory to stop and lets it.
 func stop(t *testing.T, w *cluster, name string) {
 	t.Helper()
