@@ -21,7 +21,7 @@ var (
 
 func execute(t *testing.T, p plan.Plan, setup world.Setup) {
 	t.Helper()
-	r := world.New(p, setup).Run()
+	r := world.Execute(p, setup)
 	if r.Verdict() == world.Passed {
 		return
 	}

@@ -110,3 +110,11 @@ func (w *World) result() Result {
 	r.Hash, r.Events = w.history.Hash(), w.history.Count()
 	return r
 }
+
+// afterPanic is what was found before a panic; what has panicked once is not asked
+// for more.
+func (w *World) afterPanic() Result {
+	return Result{
+		Plan: w.plan, Steps: w.steps, At: w.timeline.Now(), Hash: w.history.Hash(), Events: w.history.Count(), Violations: w.checks.Violations(),
+	}
+}

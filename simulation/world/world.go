@@ -141,19 +141,30 @@ func (w *World) Machine(name string) *machine.Machine {
 // Timeline is the world's time.
 func (w *World) Timeline() *virtual.Timeline { return w.timeline }
 
-// Run carries the plan out and says what became of it. It may be called once.
+// Execute builds the world of a plan and runs it. A panic is part of the result.
+func Execute(p plan.Plan, setup Setup) (result Result) {
+	defer func() {
+		if r := recover(); r != nil {
+			result = Result{Plan: p, Panic: fmt.Sprintf("%v\n%s", r, debug.Stack())}
+		}
+	}()
+	return New(p, setup).Run()
+}
+
+// Run carries the plan out and says what became of it. It may be called once. After
+// a panic of the world it tells the panic and what was found before.
 func (w *World) Run() (result Result) {
 	defer func() {
 		if r := recover(); r != nil {
-			result = w.result()
-			result.Panic = fmt.Sprintf("%v\n%s", r, debug.Stack())
+			stack := debug.Stack()
+			result = w.afterPanic()
+			result.Panic = fmt.Sprintf("%v\n%s", r, stack)
 		}
 	}()
 	w.timeline.After(w.plan.Options.Length.D(), w.beginConvergence)
 	for !w.over && w.step() {
 	}
-	result = w.result()
-	return result
+	return w.result()
 }
 
 // step takes one turn, or lets the earliest event happen.

@@ -24,7 +24,7 @@ func (a *app) measure(ctx context.Context) error {
 		var steps, seeds uint64
 		began := time.Now()
 		for ; time.Since(began) < benchTime && ctx.Err() == nil; seeds++ {
-			r := world.New(plan.Draw(seeds, wanted), world.Setup{}).Run()
+			r := world.Execute(plan.Draw(seeds, wanted), world.Setup{})
 			virtual += r.At
 			steps += r.Steps
 		}

@@ -66,7 +66,8 @@ func (a *app) evidence(r world.Result) (folder string, last []history.Event, err
 	written := write(filepath.Join(folder, "trace.txt"), func(text io.Writer) error {
 		return write(filepath.Join(folder, "history.jsonl"), func(events io.Writer) error {
 			lines, objects := report.NewText(text, report.Filter{}), report.NewJSON(events, report.Filter{})
-			again = world.New(r.Plan, world.Setup{Canary: a.canary, Turns: true, Logs: true, Observe: func(e history.Event) {
+			var err error
+			again, err = rebuild(r.Plan, world.Setup{Canary: a.canary, Turns: true, Logs: true, Observe: func(e history.Event) {
 				lines.Observe(e)
 				page.Observe(e)
 				if e.Kind != history.KindTurn {
@@ -78,6 +79,9 @@ func (a *app) evidence(r world.Result) (folder string, last []history.Event, err
 					}
 				}
 			}})
+			if err != nil {
+				return err
+			}
 			again.Run()
 			return errors.Join(lines.Err(), objects.Err())
 		})
@@ -86,8 +90,26 @@ func (a *app) evidence(r world.Result) (folder string, last []history.Event, err
 	return folder, last, errors.Join(written, encodeErr,
 		os.WriteFile(filepath.Join(folder, "plan.json"), data, 0o644),
 		write(filepath.Join(folder, "result.txt"), func(out io.Writer) error { return writeResult(out, r, a.replay(r.Plan.Seed)) }),
-		write(filepath.Join(folder, "store.txt"), func(out io.Writer) error { again.Dump(out); return nil }),
+		write(filepath.Join(folder, "store.txt"), func(out io.Writer) error { return dump(again, out) }),
 		writePage(filepath.Join(folder, "page.html"), page, r))
+}
+
+// rebuild builds a world that may panic on the way.
+func rebuild(p plan.Plan, setup world.Setup) (w *world.World, err error) {
+	defer func() {
+		if r := recover(); r != nil {
+			err = fmt.Errorf("build the world again: %v", r)
+		}
+	}()
+	return world.New(p, setup), nil
+}
+
+// dump writes what the store of a world holds, if there is one.
+func dump(w *world.World, out io.Writer) error {
+	if w != nil {
+		w.Dump(out)
+	}
+	return nil
 }
 
 // subject tells which events a violation is about.

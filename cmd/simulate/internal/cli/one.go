@@ -22,7 +22,7 @@ func (a *app) one(p plan.Plan) error {
 	if len(trace.observers) > 0 {
 		watched.Turns, watched.Logs, watched.Observe = true, true, trace.observe
 	}
-	result := world.New(p, watched).Run()
+	result := world.Execute(p, watched)
 	for _, failed := range trace.failures {
 		if err := failed(); err != nil {
 			return fmt.Errorf("write the trace: %w", err)
@@ -39,7 +39,7 @@ func (a *app) one(p plan.Plan) error {
 	var second *world.Result
 	code := codeOf(result)
 	if a.twice {
-		if again := world.New(p, setup).Run(); again.Hash != result.Hash {
+		if again := world.Execute(p, setup); again.Hash != result.Hash {
 			second, code = &again, ExitNondeterministic
 		}
 	}
@@ -95,7 +95,7 @@ func (a *app) cutDown(ctx context.Context, p plan.Plan) error {
 		if ctx.Err() != nil {
 			return ""
 		}
-		return world.New(p, world.Setup{Canary: a.canary}).Run().Checker()
+		return world.Execute(p, world.Setup{Canary: a.canary}).Checker()
 	}
 	progress := func(what string, executions, faults, calls int) {
 		if isTerminal(a.stderr) {

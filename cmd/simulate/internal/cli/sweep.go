@@ -69,11 +69,11 @@ func (a *app) sweep(ctx context.Context, from, to uint64) error {
 
 // execute carries out one plan of a sweep and returns how many have failed so far.
 func (a *app) execute(p plan.Plan, found *tally) int {
-	result := world.New(p, world.Setup{Canary: a.canary}).Run()
+	result := world.Execute(p, world.Setup{Canary: a.canary})
 	code := codeOf(result)
 	var second *world.Result
 	if a.twice {
-		again := world.New(p, world.Setup{Canary: a.canary}).Run()
+		again := world.Execute(p, world.Setup{Canary: a.canary})
 		if again.Hash != result.Hash {
 			second, code = &again, ExitNondeterministic
 		}
