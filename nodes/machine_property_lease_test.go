@@ -2,9 +2,8 @@ package nodes
 
 import (
 	"slices"
-	"time"
-
 	"testing"
+	"time"
 
 	"pgregory.net/rapid"
 
