@@ -140,7 +140,10 @@ func (c *Cluster) arrive(k *call, attempt int) {
 			c.reply(k, attempt, answer{err: ErrNoLeader})
 			return
 		}
-		c.stuck = append(c.stuck, &stuck{member: k.member, since: c.timeline.Now(), lossy: k.verb.unsure(), serve: func() { c.serve(k, attempt) }})
+		c.stuck = append(c.stuck, &stuck{
+			member: k.member, since: c.timeline.Now(), lossy: k.verb.unsure(), term: c.term,
+			serve: func() { c.serve(k, attempt) },
+		})
 		c.await(k)
 	default:
 		c.serve(k, attempt)

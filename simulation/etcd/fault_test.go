@@ -377,3 +377,17 @@ func TestAdministratorsActAtOnce(t *testing.T) {
 		t.Error("the session is still there")
 	}
 }
+
+func TestAWriteThatWaitsForALeaderThatWakesInTimeIsCommitted(t *testing.T) {
+	seeds(t, 20, func(t *testing.T, seed uint64) {
+		b := newBench(seed, DefaultOptions(3))
+		c := b.cluster.Client("n1")
+		c.UseMember(b.follower())
+		leader := b.cluster.leader
+		b.cluster.Pause(leader)
+		b.line.After(900*time.Millisecond, func() { b.cluster.Resume(leader) })
+		if r := b.txn(t, c, put("k", "1")); r.Err != nil || b.line.Now() > time.Second {
+			t.Errorf("%v after %v", r.Err, b.line.Now())
+		}
+	})
+}

@@ -36,8 +36,9 @@ type stuck struct {
 	// member is where it waits, or anyMember.
 	member int
 	since  time.Duration
-	// lossy says that it may have been lost with the leader to which it was sent.
+	// lossy says that it may be lost, unless the leader of its term comes back.
 	lossy bool
+	term  uint64
 	serve func()
 }
 
@@ -250,7 +251,7 @@ func (c *Cluster) unstick() {
 		switch {
 		case !c.healthy || s.member != anyMember && !c.serves(s.member):
 			c.stuck = append(c.stuck, s)
-		case !s.lossy:
+		case !s.lossy || s.term == c.term:
 			s.serve()
 		case c.timeline.Now()-s.since <= proposalMax && c.rand.IntN(2) == 0:
 			// It was sent again, or had not left; else it is lost.
