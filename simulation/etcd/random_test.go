@@ -179,7 +179,7 @@ func (p *pair) holds(*rapid.T) {
 
 func TestRandomOperationsAreAnsweredAsByEtcd(t *testing.T) {
 	a := startActual(t)
-	cases, compacted := 0, int64(0)
+	cases, compacted := 0, int64(-1)
 	rapid.Check(t, func(t *rapid.T) {
 		cases++
 		p := newPair(t, a, fmt.Sprintf("%d/", cases), compacted)
@@ -212,7 +212,7 @@ func TestRandomOperationsAreHeardAsByEtcd(t *testing.T) {
 	h := a.watch("w", firstRevision+1)
 	rapid.Check(t, func(t *rapid.T) {
 		cases++
-		p := newPair(t, a, fmt.Sprintf("w%d/", cases), 0)
+		p := newPair(t, a, fmt.Sprintf("w%d/", cases), -1)
 		before, _ := h.events()
 		for range rapid.IntRange(1, 20).Draw(t, "transactions") {
 			p.ask(p.txn(2))

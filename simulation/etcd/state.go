@@ -51,7 +51,7 @@ type lease struct {
 
 func newState() *State {
 	return &State{
-		revision: firstRevision, oldest: firstRevision + 1,
+		revision: firstRevision, compacted: -1, oldest: firstRevision + 1,
 		items:  map[string]*item{},
 		tree:   btree.New(32, func(a, b *item) bool { return a.key < b.key }),
 		leases: map[int64]*lease{},
