@@ -9,6 +9,10 @@ import (
 	"github.com/errand-run/errand/simulation/history"
 )
 
+// commandSlack is how much later than promised a command may end. It is less than the
+// time after which the run's actor takes a hand: that is for nodes that fail.
+const commandSlack = 10 * time.Second
+
 // g9Bounded: a command on a machine that nothing befell ends within its timeout, the
 // stop grace and the time that a kill may take; a run waits no longer than its start
 // deadline while the whole world is calm; a wish is heard.
@@ -50,7 +54,7 @@ func (g9Bounded) judge(l *Ledger, r *Run, c *Command, until time.Duration, repor
 		return
 	}
 	bound := milli(c.TimeoutMs+c.GraceMs) + l.config.Session.KillBudget
-	bound += time.Duration(float64(bound)*l.config.Session.Drift) + l.config.Slack
+	bound += time.Duration(float64(bound)*l.config.Session.Drift) + commandSlack
 	if ran := until - c.Started; ran > bound {
 		report(Finding{Run: r.ID, Node: c.Node, Text: fmt.Sprintf("%v ran for %v, and its timeout is %v", c, ran, milli(c.TimeoutMs))})
 	}

@@ -308,6 +308,23 @@ func TestFindingsOutsideTheModelAreMarked(t *testing.T) {
 		{"a clock that drifts", func(s *script) { s.fault("n1", "drift", true, true) }, true},
 		{"a clock that drifts where the run's actor waits", func(s *script) { s.fault("n9", "drift", true, true) }, true},
 		{"a clock that drifts elsewhere", func(s *script) { s.fault("n7", "drift", true, true) }, false},
+		{"a machine that stands still", func(s *script) { s.machine("n1", "stopped") }, true},
+		{"a machine that goes on after a while", func(s *script) {
+			s.machine("n1", "suspended")
+			s.wait(2 * time.Second)
+			s.machine("n1", "resumed")
+			s.wait(8 * time.Second)
+		}, true},
+		{"a machine that stood still for a moment", func(s *script) {
+			s.machine("n1", "stopped")
+			s.machine("n1", "resumed")
+		}, false},
+		{"a machine that went on long ago", func(s *script) {
+			s.machine("n1", "stopped")
+			s.wait(time.Minute)
+			s.machine("n1", "resumed")
+			s.wait(time.Minute)
+		}, false},
 		{"a pause that is over", func(s *script) {
 			s.fault("n1", "suspend", true, true)
 			s.fault("n1", "suspend", false, true)

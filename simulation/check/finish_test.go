@@ -184,10 +184,14 @@ func TestClientsAreToldWhatHappened(t *testing.T) {
 			answer := s.calls(check.VerbDelete, one)
 			s.remove(one)
 			answer("ok", nil)
-			s.calls(check.VerbSubmit, one)("refused", records.ClassConflict)
+			s.calls(check.VerbSubmit, one)("refused", records.ClassInvalid)
 			s.calls(check.VerbGet, one)("ok", (*recordv1.Run)(nil))
 			s.commit(records.Op{Kind: records.OpDelete, Key: keys.Gone(one)})
 			submitted(s)
+		}},
+		{"a run that goes on is said to have ended", check.Linearizable, func(s *script) {
+			submitted(s)
+			s.calls(check.VerbCancel, one)("refused", records.ClassInvalid)
 		}},
 		{"a deleted run is seen", check.Linearizable, func(s *script) {
 			submitted(s)

@@ -99,6 +99,9 @@ type machine struct {
 	outside   int
 	outsideAt time.Duration
 	why       string
+	// paused machines stand still; resumedAt is when the last long pause ended.
+	paused              bool
+	pausedAt, resumedAt time.Duration
 }
 
 func newLedger(config Config) *Ledger {
@@ -157,6 +160,9 @@ func (l *Ledger) apply(e history.Event) {
 	case history.KindDaemon, history.KindMachine:
 		m := l.machine(e.Node)
 		m.disturbed, m.disturbedAt = true, e.At
+		if e.Kind == history.KindMachine {
+			m.pause(e)
+		}
 	default:
 	}
 }
@@ -177,12 +183,35 @@ func (l *Ledger) fault(e history.Event, f history.Fault) {
 	}
 }
 
+// pause notes when a machine stands still. The texts are those of package machine.
+func (m *machine) pause(e history.Event) {
+	switch e.Text {
+	case "stopped", "suspended", "frozen":
+		if !m.paused {
+			m.paused, m.pausedAt = true, e.At
+		}
+	case "resumed", "power off":
+		if m.paused && e.At-m.pausedAt >= time.Second {
+			m.resumedAt = e.At
+		}
+		m.paused = false
+	default:
+	}
+}
+
 // Outside says which fault has put one of the machines outside the fencing model, or
-// did so less than a lease's worth of time ago; it is empty when they are inside.
+// did so less than a lease's worth of time ago; it is empty when they are inside. A
+// machine that stands still kills nothing, so a pause is a kill that comes later than
+// its budget: what stood still runs again from the end of the pause to that of the
+// kill.
 func (l *Ledger) Outside(machines ...string) string {
-	tail := 2*l.config.Session.Lease + l.config.Session.KillBudget
+	session := l.config.Session
+	tail := 2*session.Lease + session.KillBudget
 	for _, node := range append(machines, "") {
 		m := l.machine(node)
+		if m.paused || m.resumedAt > 0 && l.now-m.resumedAt <= session.KillBudget+pauseSlack {
+			return "a pause of " + node + " longer than its kill may take"
+		}
 		if m.why == "" || m.outside == 0 && l.now-m.outsideAt > tail {
 			continue
 		}
@@ -193,6 +222,9 @@ func (l *Ledger) Outside(machines ...string) string {
 	}
 	return ""
 }
+
+// pauseSlack is what a machine may take to look around when it is resumed.
+const pauseSlack = time.Second
 
 // undisturbed tells whether nothing has befallen a machine since a moment.
 func (m *machine) undisturbed(since time.Duration) bool {

@@ -186,14 +186,19 @@ func step(s state, in operation, out outcome) (bool, state) {
 	}
 }
 
-// refusable tells whether a refusal is true: that of a class says something of the
-// run, any other nothing.
+// refusable tells whether a refusal is true: not found, a conflict with the run of
+// another request, a run that was deleted (of a submit) or has ended (of a cancel),
+// both invalid. Any other class says nothing of the run.
 func refusable(s state, in operation, out outcome) bool {
 	switch {
 	case out.class == records.ClassNotFound && in.verb != VerbSubmit:
 		return s == absent || s == gone
 	case out.class == records.ClassConflict && in.verb == VerbSubmit:
-		return s != absent
+		return s == present || s == finished
+	case out.class == records.ClassInvalid && in.verb == VerbSubmit:
+		return s == gone
+	case out.class == records.ClassInvalid && in.verb == VerbCancel:
+		return s == finished
 	}
 	return true
 }

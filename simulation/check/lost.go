@@ -84,8 +84,8 @@ func (g8NothingLost) Finish(l *Ledger, facts Facts, report func(Finding)) {
 		return
 	}
 	for _, r := range l.Runs() {
-		if r.Record == nil {
-			continue
+		if !r.Terminal() {
+			continue // that it still waits for this is pending, and shown so
 		}
 		for _, c := range r.Commands {
 			m := facts.machine(c.Node)

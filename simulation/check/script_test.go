@@ -203,6 +203,10 @@ func (s *script) fault(node, name string, begin, outside bool) {
 	s.add(history.Event{Kind: history.KindFault, Node: node, Detail: history.Fault{Name: name, Begin: begin, Outside: outside}})
 }
 
+func (s *script) machine(node, text string) {
+	s.add(history.Event{Kind: history.KindMachine, Node: node, Text: text})
+}
+
 // whole plays a run that succeeds on a node.
 func (s *script) whole(id, node string) {
 	s.create(id)
