@@ -76,20 +76,14 @@ func (w *World) connect(d *daemon, ports *nodes.Ports) {
 	}
 	ports.Nodes = w.Members.Of(d.node)
 	port := w.Network.Of(d.machine)
-	port.Listen(d.node, func(from string, packet *actorv1.Packet) {
-		d.life.Deliver(func() {
-			if r, ok := any(d.assembled).(receiver); ok {
-				r.Receive(from, packet)
-			}
-		})
-	})
+	port.Listen(d.node, d.receive)
 	ports.Transport = port
 	d.detach = append(d.detach, func() { port.Listen(d.node, nil) })
 }
 
-// receiver is a node that takes packets of others.
-type receiver interface {
-	Receive(from string, packet *actorv1.Packet)
+// receive hands the daemon a packet.
+func (d *daemon) receive(from string, packet *actorv1.Packet) {
+	d.life.Deliver(func() { d.assembled.Receive(from, packet) })
 }
 
 // program is what a planned command does, in the words of a simulated machine.

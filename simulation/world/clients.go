@@ -182,7 +182,7 @@ func (a *call) record() *recordv1.Run {
 
 // submit sends the transaction, again while nobody knows what became of it.
 func (a *call) submit(run *recordv1.Run, txn records.Txn, try int) {
-	a.daemon.store.Txn(txn, func(result records.Result) {
+	a.daemon.calls.Txn(txn, func(result records.Result) {
 		if result.Err != nil {
 			switch {
 			case try == 1 && records.ClassOf(result.Err) != records.ClassOutcomeUnknown:
@@ -220,7 +220,7 @@ func (a *call) submit(run *recordv1.Run, txn records.Txn, try int) {
 
 // read reads the run's record; nil is given for one that does not exist.
 func (a *call) read(then func(*recordv1.Run)) {
-	a.daemon.store.Txn(records.Read(records.Get(a.world.keys.Run(a.run))), func(result records.Result) {
+	a.daemon.calls.Txn(records.Read(records.Get(a.world.keys.Run(a.run))), func(result records.Result) {
 		if result.Err != nil {
 			// A read has done nothing, whatever became of it.
 			a.answer(outcomeRefused, records.ClassUnavailable, result.Err.Error())

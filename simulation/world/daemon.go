@@ -9,6 +9,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/errand-run/errand/actors"
 	"github.com/errand-run/errand/cluster/host"
 	"github.com/errand-run/errand/cluster/host/stepping"
 	"github.com/errand-run/errand/nodes"
@@ -45,8 +46,10 @@ type daemon struct {
 	turns         *stepping.Scheduler
 	assembled     *nodes.Node
 	store         *etcd.Client
-	detach        []func()
-	announced     bool
+	// calls is the store that clients of this daemon reach: the node's own.
+	calls     actors.Store
+	detach    []func()
+	announced bool
 	// stopping is set once the daemon was asked to stop.
 	stopping bool
 	// panics is how many turns of a kind of actor are still to panic.
@@ -90,6 +93,10 @@ func (w *World) launch(s *seat) {
 		Actors: host.Options{Dispatcher: d.turns, Mailbox: d.newBox, StrictSpawn: true, Failed: func(err error) { d.failed(err) }},
 	}
 	w.connect(d, &ports)
+	if w.setup.Ports != nil {
+		w.setup.Ports(d.node, &ports, d.receive)
+	}
+	d.calls = ports.Store
 	assembled, err := nodes.New(ports, w.config(s))
 	if err != nil {
 		panic(fmt.Sprintf("world: assemble %s: %v", s.as, err))

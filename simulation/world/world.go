@@ -19,6 +19,8 @@ import (
 
 	"github.com/errand-run/errand/cluster/host/stepping"
 	"github.com/errand-run/errand/cluster/records"
+	actorv1 "github.com/errand-run/errand/messages/errand/actor/v1"
+	"github.com/errand-run/errand/nodes"
 	"github.com/errand-run/errand/simulation/check"
 	"github.com/errand-run/errand/simulation/etcd"
 	"github.com/errand-run/errand/simulation/history"
@@ -59,7 +61,11 @@ type Setup struct {
 	Until uint64
 	// Canary switches on a checker that always fails.
 	Canary bool
-	// Prepare may change a world before it begins: what a mutation is made of.
+	// Ports may put other ports in the place of a daemon's, before it is assembled: what
+	// a mutation is made of. Node is the name under which the daemon runs, receive hands
+	// it a packet.
+	Ports func(node string, ports *nodes.Ports, receive func(from string, packet *actorv1.Packet))
+	// Prepare may change a world before it begins.
 	Prepare func(*World)
 }
 
