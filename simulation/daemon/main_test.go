@@ -20,7 +20,7 @@ import (
 )
 
 // binaries holds what TestMain builds: errand-node with the race detector,
-// errand and sandbox-init as they ship.
+// errand, sandbox-init and simulate as they ship.
 var binaries string
 
 func TestMain(m *testing.M) {
@@ -45,6 +45,7 @@ func buildAndRun(m *testing.M) (int, error) {
 	}{
 		{name: "sandbox-init", source: "./cmd/sandbox-init", cgo: "0"},
 		{name: "errand", source: "./cmd/errand", cgo: "0"},
+		{name: "simulate", source: "./cmd/simulate", cgo: "0"},
 		{name: "errand-node", source: "./cmd/node", cgo: "1", flags: []string{"-race"}},
 	} {
 		args := append(append([]string{"build"}, build.flags...), "-o", filepath.Join(dir, build.name), build.source)
