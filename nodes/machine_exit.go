@@ -91,7 +91,7 @@ func (m *Machine) exit(p *placement, exit *recordv1.Exit) {
 		exit.StartedAt = p.entry.GetStartedAt()
 	}
 	exit.StopCause = p.entry.GetStopCause()
-	exit.StopDelivered = takeSignals(p.entry, exit) || p.delivered || (p.recovered || p.unsure) && stoppedByUs(p.entry, exit) || p.killed && exit.Code == nil
+	exit.StopDelivered = stopDelivered(p, exit)
 	p.entry.State = recordv1.JournalState_JOURNAL_STATE_EXITED
 	p.entry.Exit = exit
 	m.endTimers(p)
@@ -137,6 +137,23 @@ func (m *Machine) tellEnd(p *placement) {
 	if p.journaled {
 		m.tearDown(p)
 	}
+}
+
+// stopDelivered tells whether a stop of ours reached the command. Whoever saw the
+// command end knows it best: a signal that the driver took may have come too late, and
+// the answer to one that did not may be lost.
+func stopDelivered(p *placement, exit *recordv1.Exit) bool {
+	told := takeSignals(p.entry, exit) || p.delivered
+	reached := p.seen.Reached
+	if reached == nil || exit.Code == nil {
+		return told || (p.recovered || p.unsure) && stoppedByUs(p.entry, exit) || p.killed && exit.Code == nil
+	}
+	if !*reached {
+		for _, sent := range exit.GetSignals() {
+			sent.Delivered = proto.Bool(false)
+		}
+	}
+	return *reached && p.entry.GetStopCause() != recordv1.StopCause_STOP_CAUSE_UNSPECIFIED
 }
 
 // stoppedByUs infers, when the answer to a stop was lost in a crash or did not

@@ -197,3 +197,47 @@ func TestSignalsOfManyLivesAreBounded(t *testing.T) {
 		t.Errorf("signals %q, want %q", got, want)
 	}
 }
+
+// TestWhoSawTheEndKnowsWhetherASignalReachedTheCommand: neither what the driver said of
+// a signal that it took, nor that a crash lost what it said, outweighs that.
+func TestWhoSawTheEndKnowsWhetherASignalReachedTheCommand(t *testing.T) {
+	id := records.SandboxID(tableRun, 1, 1)
+	for _, test := range []struct {
+		name      string
+		from      string
+		crash     bool
+		signal    int32
+		reached   bool
+		want      string
+		delivered bool
+	}{
+		{name: "taken too late", from: "signaled", want: "TERM 0s no"},
+		{name: "taken in time", from: "signaled", reached: true, want: "TERM 0s yes", delivered: true},
+		{name: "in time, before a crash that lost it", from: "signaled", crash: true, reached: true, delivered: true},
+		{name: "too late, before a crash, at an end that looks like ours", from: "signaled", crash: true, signal: 15},
+		{name: "one that nobody of us has sent", from: "running", reached: true},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			s := newStation(t)
+			s.deaf = true
+			s.reach(test.from)
+			from := s.now.Wall
+			for len(s.writes) > 0 {
+				s.write()
+			}
+			s.ended = func(id string, _ int32) {
+				s.boxes[id].alive = false
+				s.boxes[id].exit.Reached = &test.reached
+			}
+			s.end(id, map[bool]int32{true: 0, false: 128 + test.signal}[test.signal == 0], test.signal)
+			if test.crash {
+				s.restart()
+			}
+			s.until(30 * time.Second)
+			exit := heard[*actorv1.Exited](s).GetExit()
+			if got := signalsOf(exit, from); got != test.want || exit.GetStopDelivered() != test.delivered {
+				t.Errorf("signals %q, want %q; %v", got, test.want, exit)
+			}
+		})
+	}
+}

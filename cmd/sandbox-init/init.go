@@ -210,12 +210,11 @@ type processGroup struct {
 	ended bool
 }
 
-func (g *processGroup) signal(number syscall.Signal) {
+// signal tells whether the command was still there for it.
+func (g *processGroup) signal(number syscall.Signal) (reached bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if !g.ended {
-		_ = unix.Kill(-g.id, number)
-	}
+	return !g.ended && unix.Kill(-g.id, number) == nil
 }
 
 func (g *processGroup) end() {

@@ -120,6 +120,8 @@ type supervisor struct {
 	// process is the command's, and commandFD its pidfd.
 	process   *processGroup
 	commandFD int
+	// reached tells that a signal was sent to the command while it lived.
+	reached bool
 }
 
 // runSupervise is the whole life of a supervisor.
@@ -320,15 +322,22 @@ func (s *supervisor) follow(startedAt time.Time) status.Status {
 	s.log.Prepare()
 	for {
 		ready, _ := s.pump.Turn(-1, s.commandFD, fdControl)
-		if ready[1] {
-			s.obey()
-		}
+		// A signal that finds the command dead has not reached it.
 		if ready[0] {
 			break
 		}
+		if ready[1] {
+			s.obey()
+		}
 	}
+	// Whoever sends one from now on learns so, however long the log and the disk take:
+	// the pipe has no reader any more, and its number is not another file's.
+	_ = unix.Dup3(fdControlEnd, fdControl, unix.O_CLOEXEC)
 	last := <-ended
-	last.StartedAt = startedAt
+	last.StartedAt, last.Reach = startedAt, status.Unreached
+	if s.reached {
+		last.Reach = status.Reached
+	}
 	// What is known is not lost with this process.
 	_ = s.status.Write(last)
 	return last
@@ -343,11 +352,11 @@ func (s *supervisor) obey() {
 	}
 	for _, number := range b[:n] {
 		if unix.Signal(number) == unix.SIGKILL {
-			s.process.signal(unix.SIGKILL)
+			s.reached = s.process.signal(unix.SIGKILL) || s.reached
 			s.killAll()
 			continue
 		}
-		s.process.signal(unix.Signal(number))
+		s.reached = s.process.signal(unix.Signal(number)) || s.reached
 	}
 }
 

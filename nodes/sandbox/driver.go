@@ -51,6 +51,9 @@ type Exit struct {
 	Message string
 	// Source says who saw it.
 	Source string
+	// Reached tells whether any signal of Signal, of this driver or of an earlier one,
+	// reached the command before it ended; nil where that was not seen.
+	Reached *bool
 	// Durable means that Wait says the same until Remove, also after a loss of power:
 	// it need not be written down elsewhere before it is told.
 	Durable bool

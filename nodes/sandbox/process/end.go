@@ -119,6 +119,10 @@ func (x *box) toExit(s status.Status, source string) sandbox.Exit {
 			// A child that was killed for want of memory did not end the command.
 			exit.OOMKilled = s.OOMKills > 0 && exit.Signal == int32(unix.SIGKILL)
 		}
+		if s.Reach != status.ReachUnknown {
+			reached := s.Reach == status.Reached
+			exit.Reached = &reached
+		}
 	case status.ExecFailed:
 		start := guest.StartError(s, x.meta.start())
 		exit.Reason, exit.Message = start.Reason, start.Message

@@ -20,7 +20,7 @@
 // VALUE is the exit code, the signal or the errno; STAGE says what failed with that
 // errno; STARTED and AT are nanoseconds since 1970; OOM counts kills by the kernel
 // for want of memory; FLAGS is "-" or letters (l: processes were left over, i: the
-// log is incomplete); CRC is the CRC-32C, in eight hex digits, of what stands
+// log is incomplete, r: a signal reached the command, u: none did); CRC is the CRC-32C, in eight hex digits, of what stands
 // before it.
 //
 // The command of a container may own the file, so its content is a claim and not
@@ -132,10 +132,23 @@ type Status struct {
 	Leftover bool
 	// LogIncomplete tells that the log may lack output. Only the supervisor sets it.
 	LogIncomplete bool
+	// Reach tells whether a signal reached the command before its end. Only the
+	// supervisor sets it.
+	Reach Reach
 	// Final tells that nothing of the sandbox is alive any more and that its log has its
 	// end mark. Only the supervisor sets it, on a state that has Ended.
 	Final bool
 }
+
+// Reach is whether a signal that the supervisor was told to send reached the command.
+type Reach uint8
+
+// The zero Reach is that of who does not know it.
+const (
+	ReachUnknown Reach = iota
+	Reached
+	Unreached
+)
 
 // ExitCode returns the code that a shell would show: the exit code, or 128 and the
 // signal. It is meaningful for Exited and Signaled.
@@ -174,6 +187,12 @@ func (s Status) flags() string {
 	}
 	if s.LogIncomplete {
 		f += "i"
+	}
+	switch s.Reach {
+	case Reached:
+		f += "r"
+	case Unreached:
+		f += "u"
 	}
 	if f == "" {
 		return "-"
@@ -279,13 +298,15 @@ func (s *Status) parse(f []string) bool {
 	default:
 		return false
 	}
-	switch f[7] {
-	case "-", "l", "i", "li":
-		s.Leftover = strings.Contains(f[7], "l")
-		s.LogIncomplete = strings.Contains(f[7], "i")
-		return true
+	s.Leftover = strings.Contains(f[7], "l")
+	s.LogIncomplete = strings.Contains(f[7], "i")
+	switch {
+	case strings.Contains(f[7], "r"):
+		s.Reach = Reached
+	case strings.Contains(f[7], "u"):
+		s.Reach = Unreached
 	}
-	return false
+	return s.flags() == f[7]
 }
 
 // plausible checks what a state may carry.

@@ -22,6 +22,8 @@ func samples() []Status {
 		{State: Signaled, Value: 64, Stage: StageNone, StartedAt: at, At: at, OOMKills: 1 << 30, Leftover: true, LogIncomplete: true},
 		{State: ExecFailed, Value: 13, Stage: StageLookup, At: at, Final: true},
 		{State: Exited, Value: 7, Stage: StageNone, StartedAt: at, At: at, Final: true},
+		{State: Exited, Value: 7, Stage: StageNone, StartedAt: at, At: at, Reach: Unreached},
+		{State: Signaled, Value: 15, Stage: StageNone, StartedAt: at, At: at, Leftover: true, LogIncomplete: true, Reach: Reached, Final: true},
 	}
 }
 
