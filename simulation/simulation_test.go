@@ -16,7 +16,7 @@ import (
 
 var (
 	seed  = flag.Int64("seed", -1, "execute one seed, and print what happens")
-	seeds = flag.Uint64("seeds", 60, "how many seeds to execute")
+	seeds = flag.Uint64("seeds", 40, "how many seeds to execute")
 )
 
 func execute(t *testing.T, p plan.Plan, setup world.Setup) {

@@ -71,6 +71,8 @@ type seat struct {
 	// may have lost something.
 	torn   int
 	forgot bool
+	// swapped is set while another machine has its disk.
+	swapped bool
 	// uuid is the identity that lies beside the journal; accepted is set once an
 	// administrator has said that the journal is lost for good.
 	uuid     string

@@ -97,9 +97,10 @@ func (w *World) resume(s *seat) { s.Resume() }
 
 // applySwap swaps two disks while both daemons are down.
 func (w *World) applySwap(s, other *seat) (end func()) {
-	if other == nil || other == s {
+	if other == nil || other == s || s.foreign() || other.foreign() {
 		return nil
 	}
+	s.swapped, other.swapped = true, true
 	s.forgot, other.forgot = true, true
 	one := w.withoutDaemon(s, func() { w.exit(s, -1) })
 	two := w.withoutDaemon(other, func() { w.exit(other, -1) })
@@ -116,17 +117,24 @@ func (w *World) applySwap(s, other *seat) (end func()) {
 			w.exit(s, -1)
 			w.exit(other, -1)
 			swap()
+			s.swapped, other.swapped = false, false
 			w.launch(s)
 			w.launch(other)
 		})
 	}
 }
 
+// foreign tells whether a machine has another's disk or name already.
+func (s *seat) foreign() bool { return s.swapped || s.as != s.name }
+
 // swapNoticed is how long swapped disks stay after the daemons are started.
 const swapNoticed = 40 * time.Second
 
 // applyNamesake lets a machine come up under another's name, on an empty disk.
 func (w *World) applyNamesake(s *seat, as string) (end func()) {
+	if s.foreign() {
+		return nil
+	}
 	s.forgot = true
 	w.exit(s, -1)
 	s.Disk().Copy()
