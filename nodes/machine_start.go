@@ -16,8 +16,8 @@ import (
 
 // The variables that every command finds in its environment.
 const (
-	EnvRunID        = "ERRAND_RUN_ID"
-	EnvAttempt      = "ERRAND_ATTEMPT"
+	EnvRunID        = sandbox.EnvRunID
+	EnvAttempt      = sandbox.EnvAttempt
 	EnvApp          = "ERRAND_APP"
 	EnvFencingToken = "ERRAND_FENCING_TOKEN"
 )

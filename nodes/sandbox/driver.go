@@ -36,6 +36,12 @@ type Spec struct {
 	LogDir string
 }
 
+// The variables that tell a command, and whatever it starts, of which run it is.
+const (
+	EnvRunID   = "ERRAND_RUN_ID"
+	EnvAttempt = "ERRAND_ATTEMPT"
+)
+
 // Exit is the observed end of a sandbox's command.
 type Exit struct {
 	// Code is nil unless it was observed from the process (G7). A death by signal

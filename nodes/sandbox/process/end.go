@@ -81,6 +81,7 @@ func (d *Driver) takeLast(x *box) {
 		case <-time.After(time.Millisecond):
 		}
 	}
+	leftover := d.killOrphans(x, deadline)
 	exit := sandbox.Exit{Reason: recordv1.Reason_REASON_SANDBOX_LOST, Message: "nobody saw the command end", Source: sourceNone, At: time.Now()}
 	c, err := x.read()
 	last := c.status
@@ -101,7 +102,7 @@ func (d *Driver) takeLast(x *box) {
 		exit.Message = "its processes were killed; nobody saw an exit code"
 	}
 	if !closed(x.ended) {
-		x.exit, x.leftover, x.logComplete = exit, last.Leftover, false
+		x.exit, x.leftover, x.logComplete = exit, last.Leftover || leftover, false
 		close(x.ended)
 	}
 	closeOnce(x.gone)

@@ -113,7 +113,9 @@ func TestLostSupervisorTakesTheCommandAlongAndLeavesNoCode(t *testing.T) {
 			c := config(t)
 			d := open(t, c)
 			defer func() { _ = d.Close() }()
-			spec := specOf(t.TempDir(), "r.lost.1", "sh", "-c", "sleep 3600 & sleep 3600")
+			run := fmt.Sprintf("r.lost.%d", os.Getpid())
+			spec := specOf(t.TempDir(), run, "sh", "-c", "sleep 3600 & sleep 3600")
+			spec.Spec.Env = append(spec.Spec.Env, sandbox.EnvRunID+"="+run, sandbox.EnvAttempt+"=1")
 			start(t, d, spec)
 			supervisor, command := pids(t, c.Dir, spec.ID)
 			if adopted {
