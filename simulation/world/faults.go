@@ -106,6 +106,8 @@ func (f *faults) heal() {
 		f.finish(f.active[len(f.active)-1])
 	}
 	w := f.world
+	w.refreshStoreLinks()
+	w.refreshLinks()
 	random := w.streams.Of("broken")
 	for i := range w.Store.Members() {
 		w.Store.Rejoin(i)
@@ -164,6 +166,10 @@ func (w *World) breakForGood(s *seat, how string, blind bool) {
 	w.history.Add(history.Event{
 		Step: w.steps, At: w.timeline.Now(), Kind: history.KindFault, Node: s.name, Text: how, Detail: history.Fault{Name: "broken", Begin: true, Outside: how == "pause"},
 	})
+	if kv, ok := w.Store.State().Get(w.keys.Node(s.name)); ok && kv.Lease == 0 {
+		// Somebody has taken its lease away: nothing but somebody ends that session.
+		w.Store.Delete(kv.Key)
+	}
 	switch how {
 	case "crash":
 		s.down++
