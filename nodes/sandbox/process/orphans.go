@@ -20,25 +20,23 @@ func (d *Driver) killOrphans(x *box, deadline time.Time) (leftover bool) {
 	if d.isolate {
 		return false
 	}
-	for {
-		// Twice none, for one may have forked while the others were looked at.
-		if !killOf(x.meta.Info) && !killOf(x.meta.Info) {
-			return leftover
+	// Twice none, for one may have forked while the others were looked at.
+	for none := 0; none < 2 && time.Now().Before(deadline); none++ {
+		if !killOf(x.meta.Info) {
+			continue
 		}
-		leftover = true
+		leftover, none = true, -1
 		select {
 		case <-d.closing:
 			return leftover
 		case <-time.After(time.Millisecond):
 		}
-		if time.Now().After(deadline) {
-			return leftover
-		}
 	}
+	return leftover
 }
 
 // killOf kills every process of an attempt that may be looked at.
-func killOf(info sandbox.Info) (any bool) {
+func killOf(info sandbox.Info) (found bool) {
 	entries, err := os.ReadDir("/proc")
 	if err != nil {
 		return false
@@ -60,7 +58,7 @@ func killOf(info sandbox.Info) (any bool) {
 		if err != nil || !bytes.Contains(environ, run) || !bytes.Contains(environ, attempt) {
 			continue
 		}
-		any = ref.Signal(unix.SIGKILL) == nil || any
+		found = ref.Signal(unix.SIGKILL) == nil || found
 	}
-	return any
+	return found
 }
