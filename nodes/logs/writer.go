@@ -16,6 +16,9 @@ const (
 // bufferBytes is what a Writer collects before it writes.
 const bufferBytes = 256 << 10
 
+// recordMin is how much output a record takes at least, however small a segment is.
+const recordMin = 1 << 10
+
 // WriterOptions sets the limits of a log.
 type WriterOptions struct {
 	// SegmentBytes is the size of a segment; 0 means DefaultSegmentBytes.
@@ -101,11 +104,13 @@ func (w *Writer) Append(stream Stream, data []byte) {
 // Fill adds what one call of read puts into the buffer that it is given, without
 // copying it again, and returns what read returned.
 func (w *Writer) Fill(stream Stream, read func([]byte) (int, error)) (int, error) {
-	if cap(w.buf)-len(w.buf) < headerSize+MaxRecord {
+	// What is written at once goes into one segment, which must not outgrow its size.
+	record := int(min(MaxRecord, max(w.opts.SegmentBytes-headerSize, recordMin)))
+	if min(cap(w.buf), max(int(w.opts.SegmentBytes), headerSize+record))-len(w.buf) < headerSize+record {
 		w.Flush()
 	}
 	from := len(w.buf)
-	room := w.buf[from+headerSize : from+headerSize+MaxRecord]
+	room := w.buf[from+headerSize : from+headerSize+record]
 	n, err := read(room)
 	if n <= 0 {
 		return n, err
