@@ -79,6 +79,9 @@ type (
 		Message  proto.Message
 		// Node is where the actor is told, wherever it belongs; "" is where it belongs.
 		Node string
+		// Past is how many of the nodes where the actor belongs are passed over. It counts
+		// only without a Node.
+		Past int
 	}
 	// Answer answers a Received that somebody waits for.
 	Answer struct {

@@ -62,6 +62,9 @@ type Store interface {
 // the message's owner waiting; the message must not be changed afterwards.
 type Router interface {
 	Tell(kind, identity string, message proto.Message)
+	// TellPast is Tell that passes over the first nodes in the actor's ranks, as many as
+	// past says; from PastHere on the message stays on this node.
+	TellPast(past int, kind, identity string, message proto.Message)
 	// TellAt is Tell to the actor on a certain node, whether or not it belongs there:
 	// for an answer that concerns no other activation.
 	TellAt(node, kind, identity string, message proto.Message)

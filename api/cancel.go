@@ -9,7 +9,8 @@ import (
 	errandv1 "github.com/errand-run/errand/messages/errand/v1"
 )
 
-// cancelTimeout bounds how long a run's actor may take to record a wish.
+// cancelTimeout bounds how long a run's actor may take to record a wish: long enough for
+// the one that passes over an owner which does not answer.
 const cancelTimeout = 15 * time.Second
 
 // byDefault is what a wish says of who asked for it when the caller does not.
@@ -32,7 +33,7 @@ func (s *runService) Cancel(ctx context.Context, request *errandv1.CancelRunRequ
 	id := found.run.GetId()
 	asking, cancel := context.WithTimeout(ctx, cancelTimeout)
 	defer cancel()
-	answer, err := s.config.Router.Ask(asking, actors.KindRun, id, &actorv1.Cancel{Run: id, By: by, Force: request.GetForce()})
+	answer, err := s.config.Router.AskRepeatedly(asking, actors.KindRun, id, &actorv1.Cancel{Run: id, By: by, Force: request.GetForce()})
 	if err != nil {
 		if ended := contextError(ctx); ended != nil {
 			return nil, ended

@@ -27,9 +27,10 @@ type Router interface {
 	// Tell does not block; the message may be lost and must not be changed
 	// afterwards.
 	Tell(kind, identity string, message proto.Message)
-	// Ask waits for the answer until the context ends. After an error the message
-	// may have had its effect.
-	Ask(ctx context.Context, kind, identity string, message proto.Message) (proto.Message, error)
+	// AskRepeatedly waits for the answer until the context ends. The message may be taken
+	// more than once, by several activations of the actor: one that has it and does not
+	// answer is passed over. After an error it may have had its effect.
+	AskRepeatedly(ctx context.Context, kind, identity string, message proto.Message) (proto.Message, error)
 }
 
 // Rand draws ids.

@@ -174,7 +174,7 @@ func (r *router) wakes() int {
 	return len(r.told)
 }
 
-func (r *router) Ask(_ context.Context, kind, identity string, message proto.Message) (proto.Message, error) {
+func (r *router) AskRepeatedly(_ context.Context, kind, identity string, message proto.Message) (proto.Message, error) {
 	if r.ask != nil {
 		return r.ask(message)
 	}

@@ -239,8 +239,9 @@ func (m *Machine) cancel(name string) {
 	}
 }
 
-func (m *Machine) tell(run string, message proto.Message) {
-	m.emit(actors.Tell{Kind: actors.KindRun, Identity: run, Message: message})
+// tellPast tells a run's actor, past some of the nodes that it belongs on.
+func (m *Machine) tellPast(past int, run string, message proto.Message) {
+	m.emit(actors.Tell{Kind: actors.KindRun, Identity: run, Message: message, Past: past})
 }
 
 func (m *Machine) log(level actors.LogLevel, text string, fields ...any) {

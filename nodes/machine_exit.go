@@ -221,19 +221,22 @@ func (m *Machine) void(p *placement, v *recordv1.Void) {
 	m.settle(p)
 }
 
-// report tells the outcome until it is acknowledged.
+// report tells the outcome until it is acknowledged, also past an owner that takes the
+// reports and gets nowhere: this node may be that owner.
 func (m *Machine) report(p *placement) {
 	p.reporting = true
 	if p.acked || p.quarantined || m.phase < PhaseRegistered {
 		return
 	}
+	past := actors.Past(p.told)
+	p.told++
 	if state := p.entry.GetState(); state == recordv1.JournalState_JOURNAL_STATE_EXITED {
-		m.tell(p.key.Run, &actorv1.Exited{
+		m.tellPast(past, p.key.Run, &actorv1.Exited{
 			Run: p.key.Run, Attempt: p.key.Attempt, Placement: p.key.Placement, Node: m.config.ID,
 			Exit: proto.CloneOf(p.entry.GetExit()),
 		})
 	} else {
-		m.tell(p.key.Run, &actorv1.Voided{
+		m.tellPast(past, p.key.Run, &actorv1.Voided{
 			Run: p.key.Run, Attempt: p.key.Attempt, Placement: p.key.Placement, Node: m.config.ID,
 			Void: proto.CloneOf(p.entry.GetVoid()),
 		})
@@ -247,7 +250,9 @@ func (m *Machine) report(p *placement) {
 	})
 }
 
-// remind tells a run again what it seems not to have heard.
+// remind tells a run again what it seems not to have heard. What reminds is the
+// activation that works, which need not be where the last word went: a start, which is
+// not repeated otherwise, is told one rank further each time.
 func (m *Machine) remind(p *placement) {
 	if p.reporting && !p.acked {
 		p.reports = 0
@@ -255,6 +260,7 @@ func (m *Machine) remind(p *placement) {
 		return
 	}
 	if !p.writing {
+		p.reminders++
 		m.tellStarted(p)
 	}
 }

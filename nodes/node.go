@@ -33,6 +33,9 @@ type Router interface {
 	// Ask waits for the answer. Errors have a class; OutcomeUnknown means that the
 	// actor may have the message.
 	Ask(ctx context.Context, kind, identity string, message proto.Message) (proto.Message, error)
+	// AskRepeatedly is Ask for a message that may be taken more than once: an owner that
+	// has it and does not answer is passed over in time.
+	AskRepeatedly(ctx context.Context, kind, identity string, message proto.Message) (proto.Message, error)
 }
 
 // Node is one assembled node: the actors that live here and the way to them. It
@@ -111,16 +114,23 @@ func (n *Node) delivery() activation.Options {
 	}
 }
 
-// errFenced is why a node does not carry actors of others.
-var errFenced = errors.New("the node has lost its session, and with it the store")
+// Why a node does not carry actors of others.
+var (
+	errFenced = errors.New("the node has lost its session, and with it the store")
+	errNew    = errors.New("the node has no session yet")
+)
 
 // able keeps actors away from a node that is alive and reached by all, and does not
 // reach the store: there they could do nothing, and nobody else would.
 func (n *Node) able() error {
-	if n.Status().Fenced {
+	switch status := n.Status(); {
+	case status.Fenced:
 		return errFenced
+	case status.Session == 0:
+		return errNew
+	default:
+		return nil
 	}
-	return nil
 }
 
 func (n *Node) registerKinds() error {

@@ -65,16 +65,18 @@ type placement struct {
 	// durable means that the end is on a disk, the driver's own perhaps; journaled, that
 	// it is in the journal; flushed, that nothing is left of the command and its log is
 	// as complete as it gets.
-	durable     bool
-	journaled   bool
-	flushed     bool
-	reporting   bool
-	reports     int
-	acked       bool
-	ackCommit   int64
-	quarantined bool
-	tearing     bool
-	tornDown    bool
+	durable   bool
+	journaled bool
+	flushed   bool
+	reporting bool
+	// reports counts the reports since the wait between them was last short, told all of
+	// them; reminders counts how often the run was told again of the start.
+	reports, told, reminders int
+	acked                    bool
+	ackCommit                int64
+	quarantined              bool
+	tearing                  bool
+	tornDown                 bool
 }
 
 // class sorts placements for accounting.

@@ -17,7 +17,8 @@
 // change it so wakes the runs whose actors belong to another node than before.
 //
 // A wake may be lost, so it is repeated each second until the live key moves or
-// the run actor answers how long to wait. next_wake is wall time, and nothing is
+// the run actor answers how long to wait. An owner that takes the wakes and gets
+// nowhere does neither: repeats go past it, down the ranks and around again. next_wake is wall time, and nothing is
 // done by a wall clock that is not healthy; repeats and answers are durations and
 // count on the boottime clock, which no step of the wall clock reaches and which
 // goes on while the machine sleeps.
@@ -55,6 +56,9 @@ const (
 	hedgeAfter = 500 * time.Millisecond
 	// turnPause lets other inputs in between two full turns.
 	turnPause = time.Millisecond
+	// pastPerSecond bounds how many wakes pass over an owner: where all are slow because
+	// the store is, a second activation of each run would make them slower.
+	pastPerSecond = 64
 )
 
 const timerDue = "due"
@@ -99,6 +103,9 @@ type Machine struct {
 	byWall, byBoot queue
 	// armed is the boottime at which the timer fires; 0 when there is none.
 	armed time.Duration
+	// past counts the wakes that have passed over an owner since pastSince.
+	past      int
+	pastSince time.Duration
 
 	out []actors.Effect
 }
@@ -221,6 +228,9 @@ func (m *Machine) receive(now actors.Instant, message proto.Message) {
 // is: the live key is about to move.
 func (m *Machine) awake(now actors.Instant, message *actorv1.Awake) {
 	e := m.entries[message.GetRun()]
+	if e != nil {
+		e.wakes = 0
+	}
 	if e == nil || e.in != &m.byBoot || message.GetInMs() <= 0 {
 		return
 	}
@@ -254,6 +264,7 @@ func (m *Machine) followed(now actors.Instant, batch records.Batch) {
 			e = &entry{run: run}
 			m.entries[run] = e
 		}
+		e.wakes = 0
 		next := m.noteLive(e, change.KV)
 		switch {
 		case takeover:
@@ -290,10 +301,34 @@ func (m *Machine) wakeDue(now actors.Instant) bool {
 		if woken == wakesPerTurn {
 			return true
 		}
-		shard := m.shard
-		m.emit(actors.Tell{Kind: actors.KindRun, Identity: e.run, Message: &actorv1.Wake{Run: e.run, Shard: &shard, Node: m.cfg.Node}})
-		m.byBoot.put(e, int64(now.Boot+repeatAfter))
+		m.wake(now, e)
 	}
+}
+
+func (m *Machine) wake(now actors.Instant, e *entry) {
+	shard, past := m.shard, actors.Past(e.wakes)
+	if past > 0 && !m.mayPass(now) {
+		past = 0
+	} else {
+		e.wakes++
+	}
+	m.emit(actors.Tell{
+		Kind: actors.KindRun, Identity: e.run, Past: past,
+		Message: &actorv1.Wake{Run: e.run, Shard: &shard, Node: m.cfg.Node},
+	})
+	m.byBoot.put(e, int64(now.Boot+repeatAfter))
+}
+
+// mayPass takes one of the wakes that may pass over an owner now.
+func (m *Machine) mayPass(now actors.Instant) bool {
+	if now.Boot-m.pastSince >= time.Second {
+		m.past, m.pastSince = 0, now.Boot
+	}
+	if m.past == pastPerSecond {
+		return false
+	}
+	m.past++
+	return true
 }
 
 func (m *Machine) due(now actors.Instant) *entry {

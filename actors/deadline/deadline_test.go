@@ -29,6 +29,7 @@ type bench struct {
 	revision int64
 	timer    time.Duration
 	woken    []string
+	past     []int
 	errors   int
 	// follows and passivations count those effects.
 	follows, passivations int
@@ -61,6 +62,7 @@ func (b *bench) step(in actors.Input) {
 				b.t.Fatalf("told %v", e)
 			}
 			b.woken = append(b.woken, wake.GetRun())
+			b.past = append(b.past, e.Past)
 			turn++
 		case actors.Follow:
 			if e.Prefix != "/errand/live/3/" {

@@ -18,6 +18,8 @@ type entry struct {
 	host    *host
 	session int64
 	seat    int
+	// wakes counts those since the last sign of life.
+	wakes int
 }
 
 // queue is a heap of entries by time, then by run so that its order is the same

@@ -183,7 +183,7 @@ func (s *shell) tell(e actors.Tell) {
 		s.ports.Router.TellAt(e.Node, e.Kind, e.Identity, e.Message)
 		return
 	}
-	s.ports.Router.Tell(e.Kind, e.Identity, e.Message)
+	s.ports.Router.TellPast(e.Past, e.Kind, e.Identity, e.Message)
 }
 
 // deliver returns how a port hands an input back.

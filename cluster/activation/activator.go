@@ -25,6 +25,8 @@ type delivery struct {
 	message proto.Message
 	// node is where it is to be delivered, wherever the actor belongs; mostly "".
 	node string
+	// past is how many of the nodes in its ranks are passed over.
+	past int
 	// wait is how long the answer may take.
 	wait time.Duration
 }

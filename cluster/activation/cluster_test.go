@@ -58,6 +58,8 @@ type member struct {
 	// asked are the senders of what "later" was told, to be answered by "now".
 	asked       map[string]*actor.PID
 	incarnation uint64
+	// mute keeps its actors from answering.
+	mute bool
 	// unable is why the node can not carry actors that are not pinned.
 	unable error
 }
@@ -126,7 +128,9 @@ func (n *member) producer(identity string) actor.Producer {
 				case "idle":
 					ctx.Request(ctx.Parent(), &activation.Passivate{Deliveries: *deliveries})
 				case "ask":
-					ctx.Respond(word(n.name))
+					if !n.mute {
+						ctx.Respond(word(n.name))
+					}
 				case "large":
 					ctx.Respond(wrapperspb.Bytes(make([]byte, activation.MessageBytesMax+1)))
 				case "later":

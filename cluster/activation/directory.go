@@ -40,8 +40,8 @@ const (
 	// TakenTimeout is how long a node may take to say that it has a message. Then the
 	// next in rank is tried, and at last this node.
 	TakenTimeout = time.Second
-	// ranksTried is how many other nodes are tried.
-	ranksTried = 2
+	// RanksTried is how many other nodes are tried.
+	RanksTried = 2
 	// AnswerWaitMax is how long an actor may take at most to answer another node.
 	AnswerWaitMax = 10 * time.Minute
 	// AskTimeout ends an Ask whose context has no deadline.
@@ -210,14 +210,25 @@ func (d *Directory) Tell(kind, identity string, message proto.Message) {
 	d.TellAt("", kind, identity, message)
 }
 
+// TellPast is Tell that passes over the first nodes in the actor's ranks, as many as
+// past says; a message that passes over more than RanksTried stays here. It is for
+// what an owner has taken and not answered. Pinned actors are reached where they are.
+func (d *Directory) TellPast(past int, kind, identity string, message proto.Message) {
+	d.tell(&delivery{to: address{kind, identity}, message: message, past: past})
+}
+
 // TellAt is Tell to the actor on a certain node, whether or not it belongs there;
 // "" stands for where it belongs. Pinned actors are reached where they are.
 func (d *Directory) TellAt(node, kind, identity string, message proto.Message) {
+	d.tell(&delivery{to: address{kind, identity}, message: message, node: node})
+}
+
+func (d *Directory) tell(message *delivery) {
 	if err := d.admit(); err != nil {
-		d.refuseTell(address{kind, identity}, err)
+		d.refuseTell(message.to, err)
 		return
 	}
-	d.send(&delivery{to: address{kind, identity}, message: message, node: node}, nil)
+	d.send(message, nil)
 }
 
 // Ask sends a message to an actor and waits for its answer. It is for callers that
@@ -234,6 +245,13 @@ func (d *Directory) Ask(ctx context.Context, kind, identity string, message prot
 }
 
 func (d *Directory) ask(ctx context.Context, to address, message proto.Message) (proto.Message, error) {
+	return d.await(ctx, func(wait time.Duration, then func(proto.Message, error)) (drop func()) {
+		return d.askThen(&delivery{to: to, message: message, wait: wait}, then)
+	})
+}
+
+// await waits for the answer to what send asks, which is told how long that is.
+func (d *Directory) await(ctx context.Context, send func(wait time.Duration, then func(proto.Message, error)) (drop func())) (proto.Message, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, records.Errorf(records.ClassDeadline, "before it was sent: %w", err)
 	}
@@ -251,7 +269,7 @@ func (d *Directory) ask(ctx context.Context, to address, message proto.Message) 
 	if at, ok := ctx.Deadline(); ok {
 		wait = min(time.Until(at), AnswerWaitMax)
 	}
-	drop := d.askThen(to, message, wait, func(answer proto.Message, err error) { replies <- reply{answer, err} })
+	drop := send(wait, func(answer proto.Message, err error) { replies <- reply{answer, err} })
 	defer drop()
 	var ended error
 	select {
@@ -275,10 +293,10 @@ func (d *Directory) ask(ctx context.Context, to address, message proto.Message) 
 // goroutine of the dispatcher or from this call. It does not block, and then does
 // not either. An answer may never come: the caller bounds the wait and drops it.
 func (d *Directory) AskThen(kind, identity string, message proto.Message, then func(proto.Message, error)) (drop func()) {
-	return d.askThen(address{kind, identity}, message, AnswerWaitMax, then)
+	return d.askThen(&delivery{to: address{kind, identity}, message: message, wait: AnswerWaitMax}, then)
 }
 
-func (d *Directory) askThen(to address, message proto.Message, wait time.Duration, then func(proto.Message, error)) (drop func()) {
+func (d *Directory) askThen(message *delivery, then func(proto.Message, error)) (drop func()) {
 	if err := d.admit(); err != nil {
 		then(nil, err)
 		return func() {}
@@ -296,7 +314,7 @@ func (d *Directory) askThen(to address, message proto.Message, wait time.Duratio
 			then(nil, err)
 		}
 	})
-	d.send(&delivery{to: to, message: message, wait: wait}, reply.PID())
+	d.send(message, reply.PID())
 	return reply.Drop
 }
 

@@ -20,6 +20,9 @@
 // What passes between directories are Packets. Any may be lost, doubled or overtaken:
 // a Deliver that expects something back has a number, and the incarnation of its
 // directory, by which answers to one that is gone are told apart. An ask takes the
-// same way; its answer comes back as a Reply. Nothing is repeated here, for tells that
-// matter are repeated by who sends them.
+// same way; its answer comes back as a Reply.
+//
+// A node that takes messages and gets nowhere is not noticed by any of this. Tells that
+// matter are repeated by who sends them, and TellPast lets repeats begin further down
+// the ranks; AskRepeatedly does so for an ask.
 package activation

@@ -94,9 +94,13 @@ func (a *activator) places(d *delivery) []string {
 	case options.Ranks == nil:
 		return nil
 	}
-	places := make([]string, 0, ranksTried+1)
+	if d.past > RanksTried {
+		return nil
+	}
+	places := make([]string, 0, RanksTried+1)
 	ranks := options.Ranks(d.to.kind, d.to.identity)
-	for _, node := range ranks[:min(len(ranks), ranksTried)] {
+	ranks = ranks[min(max(d.past, 0), len(ranks)):]
+	for _, node := range ranks[:min(len(ranks), RanksTried)] {
 		if node == a.directory.node {
 			if a.able() != nil {
 				continue

@@ -36,7 +36,7 @@ const (
 
 // asker is what a router is besides: it asks without waiting.
 type asker interface {
-	AskThen(kind, identity string, message proto.Message, then func(proto.Message, error)) (drop func())
+	AskRepeatedlyThen(kind, identity string, message proto.Message, wait time.Duration, then func(proto.Message, error)) (drop func())
 }
 
 // clients make the calls of the plan, each through the API of one node.
@@ -249,7 +249,7 @@ func (a *call) cancel() {
 	message := &actorv1.Cancel{Run: a.run, By: "client", Force: a.Force}
 	var over bool
 	var stop func()
-	drop := router.AskThen(actors.KindRun, a.run, message, func(answer proto.Message, err error) {
+	drop := router.AskRepeatedlyThen(actors.KindRun, a.run, message, cancelTimeout, func(answer proto.Message, err error) {
 		over = true
 		if stop != nil {
 			stop()
