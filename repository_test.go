@@ -21,7 +21,8 @@ import (
 // linesMax is how long a Go file may be that people write.
 const linesMax = 500
 
-// notOurs are folders that are built or that belong to git.
+// notOurs are what is built and what belongs to git, whose .git is a file in a
+// worktree.
 var notOurs = []string{".git", ".cache", "bin"}
 
 var banner = regexp.MustCompile(`(?m)^// Code generated .* DO NOT EDIT\.$`)
@@ -35,8 +36,10 @@ func files(t *testing.T, extensions ...string) []string {
 		switch {
 		case err != nil:
 			return err
-		case entry.IsDir() && slices.Contains(notOurs, entry.Name()):
-			return fs.SkipDir
+		case slices.Contains(notOurs, entry.Name()):
+			if entry.IsDir() {
+				return fs.SkipDir
+			}
 		case entry.Type().IsRegular() && (len(extensions) == 0 || slices.Contains(extensions, filepath.Ext(path))):
 			found = append(found, filepath.ToSlash(path))
 		}
@@ -177,8 +180,8 @@ func TestDecisionsAreNumberedWithoutGaps(t *testing.T) {
 		if want := fmt.Sprintf("%04d-", number); !decision.MatchString(name) || !strings.HasPrefix(name, want) {
 			t.Errorf("docs/decisions/%s: want %stitle-of-it.md", name, want)
 		}
-		if !bytes.HasPrefix(read(t, "docs/decisions/"+name), []byte("# ")) {
-			t.Errorf("docs/decisions/%s has no title", name)
+		if title := fmt.Sprintf("# %d. ", number); !bytes.HasPrefix(read(t, "docs/decisions/"+name), []byte(title)) {
+			t.Errorf("docs/decisions/%s does not begin with %q", name, title)
 		}
 	}
 	if number == 0 {
