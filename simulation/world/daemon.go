@@ -104,8 +104,26 @@ func (w *World) launch(s *seat) {
 		panic(fmt.Sprintf("world: assemble %s: %v", s.as, err))
 	}
 	d.assembled = assembled
+	w.present()
 	assembled.Advance(nodes.PhaseAnnounced)
 	w.timeline.After(startPoll, func() { d.watchStart(s, w.timeline.Now()) })
+}
+
+// present lets the members know which daemons are there: one on a machine that stands
+// still answers nobody.
+func (w *World) present() {
+	there := map[string]bool{}
+	for _, s := range w.sorted {
+		if s.daemon != nil && !s.Paused() {
+			there[s.as] = true
+		}
+	}
+	for _, s := range w.sorted {
+		if w.up[s.name] != there[s.name] {
+			w.up[s.name] = there[s.name]
+			w.Members.Up(s.name, there[s.name])
+		}
+	}
 }
 
 // config is what a node is told about itself.
@@ -175,6 +193,7 @@ func (w *World) exit(s *seat, pause time.Duration) {
 		detach()
 	}
 	d.life.Crash()
+	w.present()
 	if pause >= 0 {
 		w.timeline.After(pause, func() { w.launch(s) })
 	}

@@ -183,6 +183,7 @@ func (w *World) breakForGood(s *seat, how string, blind bool) {
 			return
 		}
 		s.Pause(stopped)
+		w.present()
 	case "no store":
 		w.Store.Link(s.name).CutAll()
 	default:

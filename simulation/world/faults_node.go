@@ -89,11 +89,15 @@ func (w *World) applyPause(s *seat, f plan.Pause) (end func()) {
 		how = machine.Suspended
 	}
 	s.Pause(how)
+	w.present()
 	return func() { w.resume(s) }
 }
 
 // resume lets a machine go on.
-func (w *World) resume(s *seat) { s.Resume() }
+func (w *World) resume(s *seat) {
+	s.Resume()
+	w.present()
+}
 
 // applySwap swaps two disks while both daemons are down.
 func (w *World) applySwap(s, other *seat) (end func()) {

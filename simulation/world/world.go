@@ -85,6 +85,8 @@ type World struct {
 
 	seats  map[string]*seat
 	sorted []*seat
+	// up are the names that the members take for present.
+	up     map[string]bool
 	order  stepping.Order
 	policy stepping.Policy
 	// schedulers are those of the daemons, by place of the seat: nil where no turn may
@@ -108,7 +110,7 @@ type World struct {
 func New(p plan.Plan, setup Setup) *World {
 	w := &World{
 		plan: p, setup: setup, streams: virtual.Streams{Seed: p.Seed}, timeline: &virtual.Timeline{}, history: history.New(),
-		keys: records.Keys{Root: records.RootDefault, Shards: p.Options.Shards}, seats: map[string]*seat{},
+		keys: records.Keys{Root: records.RootDefault, Shards: p.Options.Shards}, seats: map[string]*seat{}, up: map[string]bool{},
 	}
 	w.history.Step = func() uint64 { return w.steps }
 	w.checks = check.New(w.checkConfig())
