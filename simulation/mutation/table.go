@@ -65,7 +65,7 @@ func Table() []Mutation {
 		{Name: "gaps hidden", Seeds: 30, How: "a follower is not told of a gap in its watch", Breaks: pending, Wrap: gapsHidden, Wanted: quiet, Shape: outages},
 		{Name: "window too short", Seeds: 10, How: "who waits for a lost node's end believes that it kills at once", Breaks: together, Wrap: windowOfOthersShort, Wanted: quiet, Shape: removed},
 		{Name: "void not synced", Seeds: 30, How: "the journal acknowledges changes 5 s before they are durable", Breaks: append(safety, check.G10), Wrap: journalAcknowledgedEarly, Wanted: quiet, Shape: reboots},
-		{Name: "rank 1 only", Seeds: 30, How: "the first in rank is believed to have what was sent to it", Breaks: append(pending, check.G8), Wrap: firstRankOnly, Wanted: quiet, Shape: deaf},
+		{Name: "rank 1 only", Seeds: 30, How: "nobody but the first in rank reads or writes the record of a run", Breaks: append(pending, check.G8), Wrap: firstRankOnly, Wanted: quiet, Shape: deaf},
 		{Name: "no leader required", Seeds: 30, How: "watches do not require a leader and nobody asks whether they still hear", Breaks: pending, Wrap: watchesSilent, Wanted: quiet, Shape: isolations},
 		{Name: "guard in solo", Seeds: 10, How: "the fence of a node that is alone is armed", Breaks: []check.Guarantee{check.G7}, Wrap: fenceInSolo, Wanted: plan.Wanted{Nodes: 1, Classes: []plan.Class{}}, Shape: solo},
 		{Name: "codes made up", Seeds: 10, How: "a command that the runtime has lost is given the code 137", Breaks: []check.Guarantee{check.G7}, Wrap: codesMadeUp, Shape: losses},

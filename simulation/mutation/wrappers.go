@@ -8,9 +8,8 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/errand-run/errand/actors"
-	"github.com/errand-run/errand/cluster/activation"
+	"github.com/errand-run/errand/cluster/placement"
 	"github.com/errand-run/errand/cluster/records"
-	actorv1 "github.com/errand-run/errand/messages/errand/actor/v1"
 	recordv1 "github.com/errand-run/errand/messages/errand/record/v1"
 	"github.com/errand-run/errand/nodes"
 )
@@ -349,25 +348,31 @@ func (c lateClock) After(d time.Duration, deliver func()) (stop func()) {
 	return c.Clock.After(d, deliver)
 }
 
-// transport says of every packet that the other side has it.
-type transport struct {
-	activation.Transport
-	seat Seat
-}
+// elsewhere is a key that nobody has.
+const elsewhere = records.RootDefault + "elsewhere"
 
-func (t transport) Send(node string, packet *actorv1.Packet) {
-	t.Transport.Send(node, packet)
-	if packet.GetDeliver() == nil || packet.GetId() == 0 {
-		return
-	}
-	taken := &actorv1.Packet{Id: packet.GetId(), Incarnation: packet.GetIncarnation(), Content: &actorv1.Packet_Taken{Taken: &actorv1.Taken{}}}
-	t.seat.Ports.Clock.After(0, func() { t.seat.Receive(node, taken) })
-}
-
-// firstRankOnly believes that whoever is first in rank has what was sent to him.
+// firstRankOnly keeps all others than the first in rank from the records of runs; new
+// ones anybody may create.
 func firstRankOnly(seat Seat) {
-	if seat.Ports.Transport != nil {
-		seat.Ports.Transport = transport{seat.Ports.Transport, seat}
+	view := placement.NewTracker(seat.Ports.Nodes.Alive)
+	others := func(key string) bool {
+		return kindOf(key) == "runs" && view.View().First(actors.KindRun, records.LastPart(key)) != seat.Node
+	}
+	seat.Ports.Store = store{
+		Store: seat.Ports.Store,
+		before: func(txn records.Txn) records.Txn {
+			creates := slices.ContainsFunc(txn.If, func(c records.Compare) bool { return c.Target == records.TargetCreate && kindOf(c.Key) == "runs" })
+			if !creates && slices.ContainsFunc(txn.Then, func(op records.Op) bool { return others(op.Key) }) {
+				return records.Read(records.Get(elsewhere))
+			}
+			return txn
+		},
+		after: func(sent records.Txn, result records.Result) records.Result {
+			if len(sent.Then) == 1 && sent.Then[0].Key == elsewhere {
+				return records.Result{Err: records.Errorf(records.ClassUnavailable, "the run belongs to another node")}
+			}
+			return result
+		},
 	}
 }
 
