@@ -55,10 +55,19 @@ func (g7NoInventedOutcome) judge(r *Run) string {
 		return fmt.Sprintf("the run's exit code %d is not that of its last attempt", run.GetExitCode())
 	case run.GetStatus() == recordv1.Status_STATUS_SUCCEEDED && (run.ExitCode == nil || run.GetExitCode() != 0):
 		return "SUCCEEDED without the exit code 0"
+	case run.GetStatus() == recordv1.Status_STATUS_CANCELED && last != nil && endedBefore(r, last):
+		return "CANCELED although the command had ended before the wish"
 	case run.GetStatus() == recordv1.Status_STATUS_RUNNING && r.CommandOf(run.GetAttempt(), run.GetPlacement().GetNumber()) == nil:
 		return "RUNNING although the command was not started"
 	}
 	return ""
+}
+
+// endedBefore tells whether an attempt has the code of a command that had ended before
+// anybody wished it to.
+func endedBefore(r *Run, last *recordv1.Attempt) bool {
+	c := r.CommandOf(last.GetNumber(), last.GetPlacement())
+	return last.ExitCode != nil && c != nil && !c.Alive && c.Cause == "itself" && c.Ended < r.Wished
 }
 
 func lastAttempt(run *recordv1.Run) *recordv1.Attempt {

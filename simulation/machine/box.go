@@ -63,7 +63,8 @@ func (b *box) alive() bool { return b.main || b.child }
 // start starts the command.
 func (b *box) start() {
 	m := b.runtime.machine
-	b.info.State, b.main, b.logger = sandbox.StateRunning, true, true
+	b.info.State, b.main = sandbox.StateRunning, true
+	b.logger = !virtual.Chance(m.random, m.Faults.Runtime.LoglessRate)
 	b.exit.StartedAt = m.wallNow()
 	b.command(true)
 	b.stopMain = m.timers.after(b.program.After, false, func() {

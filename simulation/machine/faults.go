@@ -75,6 +75,9 @@ type RuntimeFaults struct {
 	DoubleRate float64 `json:"double_rate"`
 	// IncompleteRate is how often a flush can not say that the log is complete.
 	IncompleteRate float64 `json:"incomplete_rate"`
+	// LoglessRate is how often the log process of a sandbox is dead from the start: one
+	// less that would kill behind the fence's deadline.
+	LoglessRate float64 `json:"logless_rate"`
 	// DurableRate is how often an exit is one that its supervisor has put on the disk,
 	// after it has killed what the command had left and ended the log.
 	DurableRate float64 `json:"durable_rate"`

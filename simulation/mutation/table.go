@@ -78,6 +78,14 @@ func Table() []Mutation {
 		{Name: "fence late", Seeds: 10, How: "the fence is armed three minutes later than the renewal allows", Breaks: together, Wrap: fenceLate, Wanted: quiet, Shape: lost},
 		{Name: "fence forgets", Seeds: 10, How: "a daemon that is started again does not learn that its session is fenced", Breaks: []check.Guarantee{check.G7}, Wrap: fenceForgets, Wanted: quiet, Shape: lostAndCrashed},
 		{Name: "timers late", Seeds: 10, How: "a timer of 25 s or more fires after forty times that", Breaks: []check.Guarantee{check.G9}, Wrap: timersLate, Wanted: quiet, Shape: overtime},
+		{Name: "erased at the ack", Seeds: 30, How: "a node forgets a placement at the acknowledgement, whatever its watch has seen", Breaks: together, Wrap: erasedAtAck, Wanted: quiet, Shape: echoes},
+		{Name: "stale resync", Seeds: 10, How: "after a gap a follower is shown what it was shown after the one before", Breaks: together, Wrap: staleResync, Wanted: quiet, Shape: gaps},
+		{Name: "placed again unheard", Seeds: 10, How: "a placement of which nothing is heard for 20 s is given up without a word of its node", Breaks: together, Wrap: placedAgain, Wanted: quiet, Shape: slowStarts},
+		{Name: "start unchecked", Seeds: 10, How: "the fence is not looked at when a start comes back", Breaks: together, Wrap: startUnchecked, Wanted: quiet, Shape: startsAtTheEnd},
+		{Name: "kill believed", Seeds: 10, How: "a fenced node takes its sandboxes for empty and registers anew while they still run", Breaks: together, Wrap: killsBelated, Wanted: quiet, Shape: unguarded},
+		{Name: "clock health ignored", Seeds: 10, How: "a wall clock that has just stepped decides what is irreversible", Breaks: []check.Guarantee{check.G9}, Wrap: healthIgnored, Wanted: quiet, Shape: stepsForward},
+		{Name: "end not clamped", Seeds: 10, How: "a run's end is dated by a wall clock that was set back", Breaks: []check.Guarantee{check.G11}, Wrap: endNotClamped, Wanted: quiet, Shape: stepsBack},
+		{Name: "cancel always wins", Seeds: 10, How: "a stop is taken to have reached a command that had ended before", Breaks: []check.Guarantee{check.G7}, Wrap: stopsAlwaysReach, Wanted: quiet, Shape: cancelsTooLate},
 	}
 }
 

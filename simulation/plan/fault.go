@@ -344,7 +344,8 @@ type (
 	GuardDeath struct {
 		Node string `json:"node"`
 	}
-	// LogDeath kills the log processes of a node's sandboxes.
+	// LogDeath kills the log processes of a node's sandboxes; one that lasts kills also
+	// those of sandboxes that are started meanwhile.
 	LogDeath struct {
 		Node string `json:"node"`
 	}

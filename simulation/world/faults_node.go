@@ -187,6 +187,9 @@ func (w *World) applySandbox(a *active) (end func()) {
 		for _, box := range s.Sandboxes() {
 			s.KillLog(box.ID)
 		}
+		if a.End > a.Begin {
+			return w.refreshed(s)
+		}
 		return nil
 	case plan.GuardDeath:
 		s.KillGuard()
@@ -251,6 +254,8 @@ func alter(f *machine.Faults, a *active) {
 		f.Runtime.ExitDelay = upTo(what.By)
 	case plan.DoubledExit:
 		f.Runtime.DoubleRate = 1
+	case plan.LogDeath:
+		f.Runtime.LoglessRate = 1
 	case plan.SlowKill:
 		f.Runtime.Kill, f.Fence.Kill = upTo(what.By), upTo(what.By)
 	}

@@ -1,0 +1,106 @@
+package check
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/errand-run/errand/cluster/records"
+	recordv1 "github.com/errand-run/errand/messages/errand/record/v1"
+	"github.com/errand-run/errand/simulation/history"
+)
+
+// wallTrust is how long after a step a wall clock is not believed, less a margin, and
+// earlySlack by how much clocks that nothing has set may differ.
+const (
+	wallTrust  = 50 * time.Second
+	earlySlack = 5 * time.Second
+)
+
+// g9NotEarly: a bound ends a run when it has passed and not before, whatever a wall
+// clock says that has just been set. It is judged where nothing but that befalls the
+// world, and where the run was queued while all clocks were right.
+type g9NotEarly struct {
+	// steps are those of wall clocks; one that lasts has no end yet.
+	steps []wallStep
+	// others counts the other faults under way, otherAt is when one last began or ended.
+	others  int
+	otherAt time.Duration
+}
+
+type wallStep struct {
+	node       string
+	begin, end time.Duration
+}
+
+func (*g9NotEarly) Guarantee() Guarantee { return G9 }
+
+func (g *g9NotEarly) Observe(l *Ledger, e history.Event, report func(Finding)) {
+	switch e.Kind {
+	case history.KindFault:
+		if f, ok := e.Detail.(history.Fault); ok {
+			g.fault(e, f)
+		}
+	case history.KindDaemon, history.KindMachine:
+		g.otherAt = e.At
+	case history.KindCommit:
+		for _, r := range l.Changed() {
+			if text := g.early(l, r); text != "" && g.judges(l.now, r) {
+				report(Finding{Run: r.ID, Text: text})
+			}
+		}
+	default:
+	}
+}
+
+func (g *g9NotEarly) fault(e history.Event, f history.Fault) {
+	switch {
+	case f.Name != "wall_step" && f.Begin:
+		g.others, g.otherAt = g.others+1, e.At
+	case f.Name != "wall_step":
+		g.others, g.otherAt = max(g.others-1, 0), e.At
+	case f.Begin:
+		g.steps = append(g.steps, wallStep{node: e.Node, begin: e.At})
+	default:
+		for i := range g.steps {
+			if s := &g.steps[i]; s.node == e.Node && s.end == 0 {
+				s.end = e.At
+				return
+			}
+		}
+	}
+}
+
+// judges tells whether the clocks by which a run was bounded were right, or known not
+// to be.
+func (g *g9NotEarly) judges(now time.Duration, r *Run) bool {
+	if g.others > 0 || g.otherAt >= r.Queued {
+		return false
+	}
+	for _, s := range g.steps {
+		lasts := s.end == 0
+		if s.begin <= r.Queued && (lasts || s.end >= r.Queued) || lasts && now-s.begin > wallTrust {
+			return false
+		}
+	}
+	return true
+}
+
+// early says which bound ended a run before it had passed.
+func (*g9NotEarly) early(l *Ledger, r *Run) string {
+	if !r.Terminal() || !r.Rewritten || records.Terminal(r.Before.GetStatus()) {
+		return ""
+	}
+	spec, waited := r.Record.GetSpec(), l.now-r.Queued
+	last := lastAttempt(r.Record)
+	var ran *Command
+	if last != nil {
+		ran = r.CommandOf(last.GetNumber(), last.GetPlacement())
+	}
+	switch bound := milli(spec.GetStartDeadlineMs()); {
+	case r.Record.GetReason() == recordv1.Reason_REASON_START_DEADLINE && bound > 0 && waited < bound-bound/100-earlySlack:
+		return fmt.Sprintf("ended by its start deadline of %v after %v", bound, waited)
+	case r.Record.GetStatus() == recordv1.Status_STATUS_TIMED_OUT && ran != nil && !ran.Alive && ran.Ended-ran.Started < milli(spec.GetTimeoutMs()-spec.GetTimeoutMs()/100)-earlySlack:
+		return fmt.Sprintf("%v timed out after %v", ran, ran.Ended-ran.Started)
+	}
+	return ""
+}

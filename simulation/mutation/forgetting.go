@@ -1,0 +1,102 @@
+package mutation
+
+import (
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/errand-run/errand/cluster/records"
+	recordv1 "github.com/errand-run/errand/messages/errand/record/v1"
+)
+
+// erasedAtAck lets a node forget a placement as soon as its outcome is acknowledged:
+// the revision that its watch must have passed first is one that every watch has.
+func erasedAtAck(seat Seat) {
+	seat.Ports.Store = store{Store: seat.Ports.Store, after: func(sent records.Txn, result records.Result) records.Result {
+		if result.Err == nil && result.Succeeded && ends(sent) {
+			result.Revision = 1
+		}
+		return result
+	}}
+}
+
+// staleResync answers each resync after a gap with what the one before has shown, as
+// a member does that lags behind.
+func staleResync(seat Seat) {
+	shown := map[string][]records.Event{}
+	seat.Ports.Store = store{Store: seat.Ports.Store, batch: func(prefix string, batch records.Batch) (records.Batch, bool) {
+		if !batch.Reset {
+			return batch, true
+		}
+		before, again := shown[prefix]
+		shown[prefix] = batch.Events
+		if again {
+			batch.Events = before
+		}
+		return batch, true
+	}}
+}
+
+// placedAgain gives a placement up when nothing was heard of it for a while, without
+// its node having said that it never started.
+func placedAgain(seat Seat) {
+	const patience = 20 * time.Second
+	inner, clock := seat.Ports.Store, seat.Ports.Clock
+	giveUp := func(placed records.Txn, number int32) {
+		var txn records.Txn
+		for _, op := range placed.Then {
+			switch kindOf(op.Key) {
+			case "runs":
+				txn.If = append(txn.If, records.Compare{Key: op.Key, Target: records.TargetMod, Relation: records.Equal})
+				txn.Then = append(txn.Then, records.Op{Kind: records.OpPut, Key: op.Key})
+			case "live":
+				next := clock.Now().Milli() + time.Second.Milliseconds()
+				txn.Then = append(txn.Then, records.Op{Kind: records.OpPut, Key: op.Key, Value: records.Encode(&recordv1.Live{NextWake: next})})
+			case "assignments":
+				txn.Then = append(txn.Then, records.Op{Kind: records.OpDelete, Key: op.Key})
+			}
+		}
+		inner.Txn(records.Read(records.Get(txn.If[0].Key)), func(read records.Result) {
+			kv, ok := read.First(0)
+			if !ok || read.Err != nil {
+				return
+			}
+			run, err := records.DecodeRun(kv)
+			if err != nil || run.GetStatus() != recordv1.Status_STATUS_PENDING || run.GetPlacement().GetNumber() != number {
+				return
+			}
+			run = proto.CloneOf(run)
+			run.Placement = nil
+			txn.If[0].Operand = kv.Mod
+			for i := range txn.Then {
+				if kindOf(txn.Then[i].Key) == "runs" {
+					txn.Then[i].Value = records.Encode(run)
+				}
+			}
+			inner.Txn(txn, func(records.Result) {})
+		})
+	}
+	seat.Ports.Store = store{Store: inner, after: func(sent records.Txn, result records.Result) records.Result {
+		if number := places(sent); number > 0 && result.Err == nil && result.Succeeded {
+			clock.After(patience, func() { giveUp(sent, number) })
+		}
+		return result
+	}}
+}
+
+// places returns the number of the placement that a transaction makes, 0 if it makes
+// none.
+func places(txn records.Txn) int32 {
+	for _, compare := range txn.If {
+		if kindOf(compare.Key) != "assignments" {
+			continue
+		}
+		for _, op := range txn.Then {
+			assignment := &recordv1.Assignment{}
+			if op.Key == compare.Key && records.Decode(records.KV{Key: op.Key, Value: op.Value}, assignment) == nil {
+				return assignment.GetPlacement()
+			}
+		}
+	}
+	return 0
+}

@@ -1,0 +1,111 @@
+package mutation
+
+import (
+	"time"
+
+	"github.com/errand-run/errand/simulation/plan"
+)
+
+func seconds(n int) plan.Duration { return plan.Duration(n) * plan.Duration(time.Second) }
+
+// echoes bring messages twice, the second time late, to nodes whose watches are late
+// too, while short commands come and go.
+func echoes(p *plan.Plan) {
+	for i, node := range p.Options.NodeNames() {
+		addFault(p, seconds(2), p.Options.Length, plan.WatchLag{Node: node, By: seconds(10)})
+		for k := range 20 {
+			submit(p, seconds(5+9*k+i), node, plan.Command{Takes: seconds(6)})
+		}
+	}
+	addFault(p, seconds(3), p.Options.Length, plan.DoubledTell{Delay: seconds(25)})
+	p.Options.SandboxesMax = 32
+}
+
+// gaps let the watches of each node miss something again and again: the store has
+// forgotten it when the node comes back.
+func gaps(p *plan.Plan) {
+	for i, node := range p.Options.NodeNames() {
+		for k := range 8 {
+			begin := seconds(20 + 26*k + 7*i)
+			addFault(p, begin, seconds(10), plan.StoreAway{Node: node})
+			addFault(p, begin+seconds(8), 0, plan.Compaction{})
+			submit(p, begin-seconds(6), node, plan.Command{Takes: seconds(14)})
+		}
+	}
+	p.Options.SandboxesMax = 32
+}
+
+// slowStarts let every start take long.
+func slowStarts(p *plan.Plan) {
+	p.Options.Latency.Create, p.Options.Latency.Start = seconds(6), seconds(10)
+	p.Options.SandboxesMax = 64
+	for i, node := range p.Options.NodeNames() {
+		for k := range 4 {
+			submit(p, seconds(10+15*k+i), node, plan.Command{Takes: seconds(60)})
+		}
+	}
+}
+
+// startsAtTheEnd let starts be under way when the deadline of their session comes;
+// nobody but the daemon sees to it.
+func startsAtTheEnd(p *plan.Plan) {
+	p.Options.Latency.Create, p.Options.Latency.Start = seconds(12), seconds(14)
+	p.Options.SandboxesMax = 64
+	for i, node := range p.Options.NodeNames() {
+		begin := later(p, i, p.Options.Nodes)
+		addFault(p, begin, seconds(170), plan.StoreAway{Node: node})
+		unguard(p, node, begin-seconds(20), seconds(200))
+		for k := range 24 {
+			submit(p, begin-seconds(8)+seconds(k)/4, node, plan.Command{Takes: seconds(600)})
+		}
+	}
+	p.Options.Converge += plan.Duration(30 * time.Minute)
+}
+
+// unguard kills all on a node that would kill in the daemon's stead.
+func unguard(p *plan.Plan, node string, begin, lasts plan.Duration) {
+	addFault(p, begin, lasts, plan.GuardDeath{Node: node})
+	addFault(p, begin, lasts, plan.LogDeath{Node: node})
+}
+
+// unguarded lets nodes be lost whose guard is dead.
+func unguarded(p *plan.Plan) {
+	lost(p)
+	for _, node := range p.Options.NodeNames() {
+		unguard(p, node, seconds(3), p.Options.Length)
+	}
+}
+
+// stepsForward let wall clocks jump ahead for some seconds while runs wait.
+func stepsForward(p *plan.Plan) {
+	p.Options.SandboxesMax = 1
+	for i, node := range p.Options.NodeNames() {
+		for k := range 4 {
+			submit(p, seconds(4+2*i+k), node, plan.Command{Takes: seconds(40)})
+			addFault(p, seconds(30+45*k+4*i), seconds(10), plan.WallStep{Node: node, By: plan.Duration(time.Hour)})
+		}
+	}
+}
+
+// stepsBack let wall clocks jump back for some seconds while runs end.
+func stepsBack(p *plan.Plan) {
+	p.Options.SandboxesMax = 32
+	for i, node := range p.Options.NodeNames() {
+		addFault(p, seconds(30), seconds(60), plan.WallStep{Node: node, By: -plan.Duration(24 * time.Hour)})
+		submit(p, seconds(15+i), node, plan.Command{Takes: seconds(40)})
+	}
+}
+
+// cancelsTooLate cancel commands that have ended of which nobody has heard yet.
+func cancelsTooLate(p *plan.Plan) {
+	p.Options.SandboxesMax = 32
+	for i, node := range p.Options.NodeNames() {
+		addFault(p, seconds(3), p.Options.Length, plan.LateExit{Node: node, By: seconds(8)})
+		for k := range 8 {
+			at := seconds(10 + 12*k + i)
+			submit(p, at, node, plan.Command{Takes: seconds(4)})
+			label := p.Workload[len(p.Workload)-1].Label
+			p.Workload = append(p.Workload, plan.Call{At: at + seconds(6), Verb: plan.VerbCancel, Node: node, Label: label})
+		}
+	}
+}
