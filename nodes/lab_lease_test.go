@@ -24,7 +24,9 @@ type labLeases struct {
 	term   uint64
 	// deposed answers in the term of before and renews nothing.
 	deposed bool
-	err     error
+	// full refuses every grant, as a store without space does, and answers all else.
+	full bool
+	err  error
 }
 
 // labFence is the fence's memory, which a reboot clears.
@@ -59,6 +61,8 @@ func (l *lab) answer(call CallLease) LeaseCalled {
 	switch {
 	case s.err != nil:
 		result = actors.LeaseResult{Err: s.err}
+	case call.Op.Verb == LeaseGrant && s.full:
+		result = actors.LeaseResult{Err: records.Errorf(records.ClassUnavailable, "full")}
 	case call.Op.Verb == LeaseGrant:
 		s.next++
 		result.Lease, result.TTL = s.next, call.Op.TTL

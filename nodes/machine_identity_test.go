@@ -190,3 +190,24 @@ func TestLostJournalThatIsAcceptedEndsWhatRanWithoutACode(t *testing.T) {
 		t.Errorf("sandbox %+v", b)
 	}
 }
+
+// What is found out about assignments is journaled before there is a session, and
+// for that the store must still grant a lease.
+func TestStartWithoutAJournalThatTheStoreCutsShortCanBeDoneAgain(t *testing.T) {
+	s := newLeasedStation(t)
+	s.reach("running")
+	s.loseJournal()
+	s.accept.journal, s.lessor.full = true, true
+	s.restart()
+	if s.reached != PhaseAdopted || len(s.entries) != 1 {
+		t.Fatalf("phase %s, %v, entries %v", s.reached, s.failure, s.entries)
+	}
+	s.lessor.full = false
+	s.restart()
+	if s.reached != PhaseAnnounced {
+		t.Fatalf("phase %s, %v", s.reached, s.failure)
+	}
+	if exit := heard[*actorv1.Exited](s).GetExit(); exit.Code != nil || exit.GetReason() != recordv1.Reason_REASON_START_UNKNOWN {
+		t.Errorf("exit %v", exit)
+	}
+}

@@ -117,6 +117,15 @@ func (m *Machine) resume(kv records.KV, session *recordv1.NodeSession, try int) 
 // generation and the fate of every assignment of before are in the journal, then
 // the session may exist.
 func (m *Machine) open(info *recordv1.NodeInfo, infoMod int64, assignments []records.KV, try int) {
+	if m.fresh {
+		// The owner comes before all else: a start that ends between an entry and the
+		// generation, which waits for the store, must not leave entries of nobody.
+		m.journal(JournalChange{Meta: proto.CloneOf(m.meta)}, func() {
+			m.fresh = false
+			m.open(info, infoMod, assignments, try)
+		})
+		return
+	}
 	m.reverted = m.reverted || info.GetGeneration() > m.meta.GetGeneration()
 	if m.reverted {
 		m.log(actors.LogError, "the journal does not hold all that the store remembers: assignments that it does not know may have been started")
@@ -136,10 +145,7 @@ func (m *Machine) open(info *recordv1.NodeInfo, infoMod int64, assignments []rec
 		m.meta.Generation = max(m.meta.GetGeneration(), info.GetGeneration()) + 1
 		m.meta.Session, m.meta.BootId, m.meta.Epoch, m.meta.Cluster = 0, m.config.BootID, m.epoch, m.cluster
 		m.meta.Lease = lease
-		m.journal(JournalChange{Meta: proto.CloneOf(m.meta)}, func() {
-			m.fresh = false
-			m.enter(infoMod, lease, deadline, try)
-		})
+		m.journal(JournalChange{Meta: proto.CloneOf(m.meta)}, func() { m.enter(infoMod, lease, deadline, try) })
 	})
 }
 
