@@ -111,6 +111,8 @@ func (w *World) applySwap(s, other *seat) (end func()) {
 	swap := func() {
 		s.Disk().Swap(other.Disk())
 		s.uuid, other.uuid = other.uuid, s.uuid
+		// What is lost meanwhile, and accepted as lost, is the disk and not the machine.
+		s.accepted, other.accepted = other.accepted, s.accepted
 	}
 	swap()
 	return func() {
