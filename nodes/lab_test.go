@@ -421,8 +421,10 @@ func (l *lab) advanceTo(mono time.Duration) {
 }
 
 // settle carries out everything that is under way, in order, but tells.
-func (l *lab) settle() {
-	for {
+func (l *lab) settle() { l.settleWhile(func() bool { return true }) }
+
+func (l *lab) settleWhile(more func() bool) {
+	for more() {
 		switch {
 		case len(l.inputs) > 0:
 			in := l.inputs[0]

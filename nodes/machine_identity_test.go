@@ -4,6 +4,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/errand-run/errand/actors"
 	"github.com/errand-run/errand/cluster/records"
 	actorv1 "github.com/errand-run/errand/messages/errand/actor/v1"
 	recordv1 "github.com/errand-run/errand/messages/errand/record/v1"
@@ -209,5 +210,37 @@ func TestStartWithoutAJournalThatTheStoreCutsShortCanBeDoneAgain(t *testing.T) {
 	}
 	if exit := heard[*actorv1.Exited](s).GetExit(); exit.Code != nil || exit.GetReason() != recordv1.Reason_REASON_START_UNKNOWN {
 		t.Errorf("exit %v", exit)
+	}
+}
+
+// The loss is accepted once: wherever the start after it is cut short, the next one
+// goes on without being told again, and tells the same.
+func TestStartAfterALostJournalCutShortAnywhereCanBeMadeAgain(t *testing.T) {
+	for writes := 1; ; writes++ {
+		s := newStation(t)
+		s.reach("running")
+		s.loseJournal()
+		s.accept.journal = true
+		left := writes
+		s.stepped = func(in actors.Input, _ []actors.Effect) {
+			if _, written := in.(JournalWritten); written {
+				left--
+			}
+		}
+		s.tells = nil
+		s.launch()
+		s.settleWhile(func() bool { return left > 0 })
+		cut := s.reached < PhaseAnnounced
+		s.accept.journal = false
+		s.restart()
+		if s.reached != PhaseAnnounced {
+			t.Fatalf("after %d writes: phase %s, %v", writes, s.reached, s.failure)
+		}
+		if exit := heard[*actorv1.Exited](s).GetExit(); exit.Code != nil || exit.GetReason() != recordv1.Reason_REASON_START_UNKNOWN {
+			t.Errorf("after %d writes: exit %v", writes, exit)
+		}
+		if !cut {
+			return
+		}
 	}
 }
