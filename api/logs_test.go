@@ -20,7 +20,7 @@ import (
 // logOf opens the log of a run's attempt for writing, as the run's log process does.
 func (r *rig) logOf(id string, attempt int32) *logs.Writer {
 	r.t.Helper()
-	w, err := logs.Create(logs.Dir(r.logRoot, id, attempt), logs.WriterOptions{})
+	w, err := logs.Create(logs.Path(r.logRoot, id, attempt), logs.WriterOptions{})
 	if err != nil {
 		r.t.Fatal(err)
 	}
@@ -302,7 +302,7 @@ func TestLogsOfACommandThatRanAreSaidToBeLostWhenTheirFilesAreGone(t *testing.T)
 	messages, ended := r.follow(&errandv1.LogsRequest{Id: "r.web.a", Follow: true})
 	got := &received{}
 	got.until(t, messages, "hello\n")
-	if err := os.RemoveAll(logs.Dir(r.logRoot, "r.web.a", 1)); err != nil {
+	if err := os.RemoveAll(r.logRoot); err != nil {
 		t.Fatal(err)
 	}
 	w.End(true)

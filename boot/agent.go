@@ -54,7 +54,7 @@ func (a *sandboxAgent) start(ctx context.Context) error {
 		Journal: a.storage.journal, Sandboxes: a.host.pool, Log: a.log, Actors: host.Options{Failed: a.failed},
 	}, nodes.Config{
 		ID: a.config.Name, Keys: a.cluster.keys, UUID: a.storage.uuid,
-		Address: a.cluster.listener.Addr().String(), Version: Version, BootID: boot, LogDir: a.storage.attemptLog,
+		Address: a.cluster.listener.Addr().String(), Version: Version, BootID: boot, LogPath: a.storage.attemptLog,
 		SandboxesMax: a.config.SandboxesMax, CPUMillis: a.config.CPUMillis, MemoryBytes: a.config.MemoryBytes,
 		Drivers:         a.host.enabled,
 		AcceptLostStore: a.config.AcceptLossOf == LossOfStore, AcceptLostJournal: a.config.AcceptLossOf == LossOfJournal,

@@ -41,14 +41,14 @@ func newNodeStorage(lifecycle fx.Lifecycle, config Config, log *zap.Logger, clus
 	return s
 }
 
-// attemptLog names the directory of an attempt's log.
+// attemptLog names the path of an attempt's log.
 func (s *nodeStorage) attemptLog(run string, attempt int32) string {
-	return logs.Dir(s.logDir, run, attempt)
+	return logs.Path(s.logDir, run, attempt)
 }
 
 func (s *nodeStorage) start(ctx context.Context) error {
 	if err := os.MkdirAll(s.logDir, 0o711); err != nil {
-		return fmt.Errorf("log directory: %w", err)
+		return fmt.Errorf("directory of logs: %w", err)
 	}
 	var err error
 	if s.journal, err = journal.Open(s.config.DataDir); err != nil {

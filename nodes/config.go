@@ -23,8 +23,9 @@ type Config struct {
 	Version string
 	// BootID changes with each boot of the machine.
 	BootID string
-	// LogDir names the directory of an attempt's log, as whoever reads it does.
-	LogDir func(run string, attempt int32) string
+	// LogPath names the path of an attempt's log (package logs), as whoever reads it
+	// does.
+	LogPath func(run string, attempt int32) string
 	// SandboxesMax, CPUMillis and MemoryBytes are what there is to give away.
 	SandboxesMax int64
 	CPUMillis    int64
@@ -80,8 +81,8 @@ func (c Config) validate() error {
 	if c.Keys.Root == "" || c.Keys.Shards <= 0 {
 		faults = append(faults, errors.New("keys: root and shards must be set"))
 	}
-	if c.LogDir == nil {
-		faults = append(faults, errors.New("log directory: nothing names it"))
+	if c.LogPath == nil {
+		faults = append(faults, errors.New("path of logs: nothing names it"))
 	}
 	if c.SandboxesMax <= 0 {
 		faults = append(faults, fmt.Errorf("sandboxes max: %d is not above 0", c.SandboxesMax))

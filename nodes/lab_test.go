@@ -159,7 +159,7 @@ func (l *lab) launch() {
 	l.lives++
 	l.machine = NewMachine(MachineConfig{
 		Config: Config{
-			ID: "n1", Keys: l.keys, BootID: l.boot, LogDir: func(string, int32) string { return "/logs" }, SandboxesMax: 8, CPUMillis: 4000, MemoryBytes: 1 << 30,
+			ID: "n1", Keys: l.keys, BootID: l.boot, LogPath: func(string, int32) string { return "/logs" }, SandboxesMax: 8, CPUMillis: 4000, MemoryBytes: 1 << 30,
 			Drivers: []string{"null"}, StartsInFlightMax: 2, Session: l.session,
 			AcceptLostStore: l.accept.store, AcceptLostJournal: l.accept.journal,
 		},

@@ -77,13 +77,13 @@ func newWorld(t *testing.T) *world {
 	return w
 }
 
-func (w *world) logDir(run string, attempt int32) string {
-	return logs.Dir(w.dir+"/logs", run, attempt)
+func (w *world) logPath(run string, attempt int32) string {
+	return logs.Path(w.dir+"/logs", run, attempt)
 }
 
 func (w *world) config(boot string) nodes.Config {
 	return nodes.Config{
-		ID: "n1", Keys: w.keys, Address: "127.0.0.1:1", Version: "test", BootID: boot, LogDir: w.logDir,
+		ID: "n1", Keys: w.keys, Address: "127.0.0.1:1", Version: "test", BootID: boot, LogPath: w.logPath,
 		SandboxesMax: 500, CPUMillis: 2000, MemoryBytes: 1 << 30, Drivers: []string{null.Name},
 	}
 }

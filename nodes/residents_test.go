@@ -40,7 +40,7 @@ func newResidentLab(t *testing.T, alone bool) *residentLab {
 	var err error
 	l.node, err = New(ports, Config{
 		ID: "n1", Keys: records.Keys{Root: "/errand/", Shards: 16}, BootID: "b", SandboxesMax: 1, Drivers: []string{"null"},
-		LogDir: func(string, int32) string { return "" },
+		LogPath: func(string, int32) string { return "" },
 	})
 	if err != nil {
 		t.Fatal(err)

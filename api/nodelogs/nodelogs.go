@@ -26,7 +26,7 @@ func New(root string) Logs { return Logs{root: root} }
 
 // Open implements api.Logs.
 func (l Logs) Open(_ context.Context, request api.LogRequest) (api.LogReader, error) {
-	r, err := logs.OpenReader(logs.Dir(l.root, request.Run, request.Attempt), logs.Options{
+	r, err := logs.OpenReader(logs.Path(l.root, request.Run, request.Attempt), logs.Options{
 		Offset: request.Offset,
 		Tail:   int(request.TailLines),
 		Since:  request.Since,

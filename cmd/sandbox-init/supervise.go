@@ -49,10 +49,10 @@ const endLimit = 10 * time.Second
 // superviseOptions are the arguments of the supervise mode, as NAME=VALUE, up to --
 // and the command. The environment is the command's own.
 type superviseOptions struct {
-	// owner is whom the status names as its owner, and logDir the directory of the log.
-	owner, logDir string
-	segment       int64
-	segments      int
+	// owner is whom the status names as its owner, and logPath the path of the log.
+	owner, logPath string
+	segment        int64
+	segments       int
 	// isolated tells that the driver made this process PID 1 of new namespaces.
 	isolated bool
 	// cgroupRoot, parent and id name the group; none is made without a parent.
@@ -72,7 +72,7 @@ func parseSupervise(args []string) (o superviseOptions, err error) {
 		case "owner":
 			o.owner = value
 		case "log":
-			o.logDir = value
+			o.logPath = value
 		case "segment":
 			o.segment, err = strconv.ParseInt(value, 10, 64)
 		case "segments":
@@ -104,7 +104,7 @@ func parseSupervise(args []string) (o superviseOptions, err error) {
 			return o, fmt.Errorf("argument %s: %w", name, err)
 		}
 	}
-	if o.owner == "" || o.logDir == "" || len(o.command.args) == 0 {
+	if o.owner == "" || o.logPath == "" || len(o.command.args) == 0 {
 		return o, errors.New("owner, log and a command are needed")
 	}
 	return o, nil
@@ -167,7 +167,7 @@ func (s *supervisor) prepare() error {
 	if err != nil {
 		return err
 	}
-	if s.log, err = logs.Create(s.logDir, logs.WriterOptions{SegmentBytes: s.segment, Segments: s.segments}); err != nil {
+	if s.log, err = logs.Create(s.logPath, logs.WriterOptions{SegmentBytes: s.segment, Segments: s.segments}); err != nil {
 		return err
 	}
 	s.status = status.On(os.NewFile(fdFile, "status"), s.owner)

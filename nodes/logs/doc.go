@@ -3,10 +3,12 @@
 //
 // # Format
 //
-// A log is a directory (Dir names it) of segment files. A segment's name is the
-// offset of its first byte in the whole log, as 20 decimal digits, and ".log"; so
-// offsets grow for ever and survive rotation, and a name is never used twice. A
-// segment is a sequence of records; a record is a header of 20 bytes, in little
+// A log has a path (Path names it) and is made of segment files. The first one is
+// PATH.log. Only a log that needs more of them has a directory, PATH: it holds the
+// others, each named by the offset of its first byte in the whole log, as 20 decimal
+// digits, and ".log"; so offsets grow for ever and survive rotation, and a name is
+// never used twice. Logs of earlier versions have their first segment in the directory
+// too. A segment is a sequence of records; a record is a header of 20 bytes, in little
 // endian, and data:
 //
 //	0   1  magic, 0xE7
@@ -29,8 +31,11 @@
 package logs
 
 import (
+	"cmp"
 	"encoding/binary"
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -63,9 +68,8 @@ const (
 	suffix = ".log"
 )
 
-// Dir returns the directory of an attempt's log below the root of all logs: one level
-// only, since making a directory is a good part of a short run's price.
-func Dir(root, run string, attempt int32) string {
+// Path returns the path of an attempt's log in the directory of all logs.
+func Path(root, run string, attempt int32) string {
 	return filepath.Join(root, run+"."+strconv.Itoa(int(attempt)))
 }
 
@@ -117,9 +121,56 @@ func (h header) valid(record []byte) bool {
 
 func segmentName(start int64) string { return fmt.Sprintf("%020d%s", start, suffix) }
 
-// segments returns the starts of a log's segments, in order.
-func segments(dir string) ([]int64, error) {
-	d, err := os.Open(dir)
+// segmentPath returns where a segment is made.
+func segmentPath(path string, start int64) string {
+	if start == 0 {
+		return path + suffix
+	}
+	return filepath.Join(path, segmentName(start))
+}
+
+// found is a segment that is there.
+type found struct {
+	start int64
+	path  string
+}
+
+// segments returns a log's segments, in order. The error is fs.ErrNotExist when there
+// is nothing of the log at all.
+func segments(path string) ([]found, error) {
+	there, err := look(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		// The first segment may have been rotated away between the two places, and then
+		// there is a directory by now.
+		return look(path)
+	}
+	return there, err
+}
+
+// look looks into the directory before it looks for the first segment, which is made
+// before the others: so none is missed that is there all the time.
+func look(path string) ([]found, error) {
+	there, err := inDirectory(path)
+	none := errors.Is(err, fs.ErrNotExist)
+	if err != nil && !none {
+		return nil, err
+	}
+	first := found{path: segmentPath(path, 0)}
+	switch _, failure := os.Lstat(first.path); {
+	case failure == nil:
+		there = append(slices.DeleteFunc(there, func(f found) bool { return f.start == 0 }), first)
+	case !errors.Is(failure, fs.ErrNotExist):
+		return nil, failure
+	case none:
+		return nil, err
+	}
+	slices.SortFunc(there, func(a, b found) int { return cmp.Compare(a.start, b.start) })
+	return there, nil
+}
+
+// inDirectory returns the segments in a log's directory, in no order.
+func inDirectory(path string) ([]found, error) {
+	d, err := os.Open(path)
 	if err != nil {
 		return nil, err
 	}
@@ -128,15 +179,14 @@ func segments(dir string) ([]int64, error) {
 	if err != nil {
 		return nil, err
 	}
-	var starts []int64
+	var there []found
 	for _, name := range names {
 		if len(name) != 20+len(suffix) || name[20:] != suffix {
 			continue
 		}
 		if start, err := strconv.ParseInt(name[:20], 10, 64); err == nil && start >= 0 {
-			starts = append(starts, start)
+			there = append(there, found{start: start, path: filepath.Join(path, name)})
 		}
 	}
-	slices.Sort(starts)
-	return starts, nil
+	return there, nil
 }

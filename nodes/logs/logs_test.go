@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -18,9 +19,9 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-func create(t testing.TB, dir string, opts WriterOptions) *Writer {
+func create(t testing.TB, path string, opts WriterOptions) *Writer {
 	t.Helper()
-	w, err := Create(dir, opts)
+	w, err := Create(path, opts)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -29,9 +30,9 @@ func create(t testing.TB, dir string, opts WriterOptions) *Writer {
 }
 
 // read reads a log to its end.
-func read(t testing.TB, dir string, opts Options) ([]Chunk, *Reader) {
+func read(t testing.TB, path string, opts Options) ([]Chunk, *Reader) {
 	t.Helper()
-	r, err := OpenReader(dir, opts)
+	r, err := OpenReader(path, opts)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -63,8 +64,8 @@ func text(chunks []Chunk, stream Stream) string {
 }
 
 func TestLogReadsBackByteForByte(t *testing.T) {
-	dir, random := t.TempDir(), rand.New(rand.NewPCG(1, 2))
-	w := create(t, dir, WriterOptions{SegmentBytes: 100 << 10, Segments: 1000})
+	path, random := filepath.Join(t.TempDir(), "log"), rand.New(rand.NewPCG(1, 2))
+	w := create(t, path, WriterOptions{SegmentBytes: 100 << 10, Segments: 1000})
 	var want [3][]byte
 	for range 2000 {
 		stream := Stream(1 + random.IntN(2))
@@ -84,7 +85,7 @@ func TestLogReadsBackByteForByte(t *testing.T) {
 	if !w.End(true) {
 		t.Fatal("not complete")
 	}
-	chunks, r := read(t, dir, Options{Follow: true})
+	chunks, r := read(t, path, Options{Follow: true})
 	if text(chunks, Stdout) != string(want[Stdout]) || text(chunks, Stderr) != string(want[Stderr]) {
 		t.Fatal("content differs")
 	}
@@ -93,7 +94,7 @@ func TestLogReadsBackByteForByte(t *testing.T) {
 	}
 	// From every offset on it is the same rest.
 	for i := 0; i < len(chunks); i += 1 + len(chunks)/50 {
-		rest, _ := read(t, dir, Options{Offset: chunks[i].Next})
+		rest, _ := read(t, path, Options{Offset: chunks[i].Next})
 		for _, stream := range []Stream{Stdout, Stderr} {
 			if text(rest, stream) != text(chunks[i+1:], stream) {
 				t.Fatalf("the rest after chunk %d (offset %d) differs", i, chunks[i].Next)
@@ -106,14 +107,14 @@ func TestLogReadsBackByteForByte(t *testing.T) {
 }
 
 func TestChunksAreWhatWasReadAtOnce(t *testing.T) {
-	dir := t.TempDir()
+	path := filepath.Join(t.TempDir(), "log")
 	now := time.Unix(100, 0)
-	w := create(t, dir, WriterOptions{Now: func() time.Time { now = now.Add(time.Second); return now }})
+	w := create(t, path, WriterOptions{Now: func() time.Time { now = now.Add(time.Second); return now }})
 	w.Append(Stdout, []byte("one\ntwo\nthr"))
 	w.Append(Stderr, []byte("err\n"))
 	w.Append(Stdout, []byte("ee\n\nlast"))
 	w.Flush()
-	chunks, r := read(t, dir, Options{})
+	chunks, r := read(t, path, Options{})
 	var got []string
 	for _, c := range chunks {
 		got = append(got, fmt.Sprintf("%d %d %v %q", c.Stream, c.At.Unix(), c.Continues, c.Data))
@@ -127,7 +128,7 @@ func TestChunksAreWhatWasReadAtOnce(t *testing.T) {
 	if _, ok := r.End(); ok {
 		t.Fatal("an end mark where there is none")
 	}
-	since, _ := read(t, dir, Options{Since: time.Unix(102, 0)})
+	since, _ := read(t, path, Options{Since: time.Unix(102, 0)})
 	if len(since) != 2 {
 		t.Fatalf("since: %d chunks", len(since))
 	}
@@ -139,7 +140,7 @@ func TestChunksAreWhatWasReadAtOnce(t *testing.T) {
 		4: {`1 101 false "thr"`, `2 102 false "err\n"`, `1 103 true "ee\n\nlast"`},
 		5: {`1 101 false "two\nthr"`, `2 102 false "err\n"`, `1 103 true "ee\n\nlast"`},
 	} {
-		tail, _ := read(t, dir, Options{Tail: lines})
+		tail, _ := read(t, path, Options{Tail: lines})
 		got = nil
 		for _, c := range tail {
 			got = append(got, fmt.Sprintf("%d %d %v %q", c.Stream, c.At.Unix(), c.Continues, c.Data))
@@ -151,15 +152,15 @@ func TestChunksAreWhatWasReadAtOnce(t *testing.T) {
 }
 
 func TestTailBeginsAtLines(t *testing.T) {
-	dir := t.TempDir()
-	w := create(t, dir, WriterOptions{SegmentBytes: 1000, Segments: 100})
+	path := filepath.Join(t.TempDir(), "log")
+	w := create(t, path, WriterOptions{SegmentBytes: 1000, Segments: 100})
 	for i := range 500 {
 		w.Append(Stdout, fmt.Appendf(nil, "line %d, first half,", i))
 		w.Append(Stdout, fmt.Appendf(nil, " second half\n"))
 		w.Flush()
 	}
 	for _, lines := range []int{1, 2, 17, 499, 500, 501, 1 << 30} {
-		chunks, _ := read(t, dir, Options{Tail: lines})
+		chunks, _ := read(t, path, Options{Tail: lines})
 		got := text(chunks, Stdout)
 		if n := strings.Count(got, "\n"); n != min(lines, 500) {
 			t.Errorf("tail %d has %d lines", lines, n)
@@ -171,8 +172,8 @@ func TestTailBeginsAtLines(t *testing.T) {
 }
 
 func TestRotationKeepsTheNewestAndCountsTheRest(t *testing.T) {
-	dir := t.TempDir()
-	w := create(t, dir, WriterOptions{SegmentBytes: 10_000, Segments: 4})
+	path := filepath.Join(t.TempDir(), "log")
+	w := create(t, path, WriterOptions{SegmentBytes: 10_000, Segments: 4})
 	var written int64
 	for i := range 3000 {
 		line := fmt.Appendf(nil, "line %d\n", i)
@@ -185,9 +186,9 @@ func TestRotationKeepsTheNewestAndCountsTheRest(t *testing.T) {
 	if w.End(true) {
 		t.Fatal("a log that lost lines is complete")
 	}
-	files, _ := filepath.Glob(filepath.Join(dir, "*"))
-	if len(files) != 4 {
-		t.Fatalf("%d files", len(files))
+	files, _ := filepath.Glob(filepath.Join(path, "*"))
+	if _, err := os.Lstat(segmentPath(path, 0)); len(files) != 4 || !errors.Is(err, fs.ErrNotExist) {
+		t.Fatalf("%d files, and the first: %v", len(files), err)
 	}
 	var size int64
 	for _, f := range files {
@@ -197,7 +198,7 @@ func TestRotationKeepsTheNewestAndCountsTheRest(t *testing.T) {
 	if size > 40_000+headerSize+9 {
 		t.Fatalf("%d bytes on disk", size)
 	}
-	chunks, r := read(t, dir, Options{Follow: true})
+	chunks, r := read(t, path, Options{Follow: true})
 	got := text(chunks, Stdout)
 	if !strings.HasSuffix(got, "line 2998\nline 2999\n") || chunks[0].Dropped == 0 {
 		t.Fatalf("ends with %q, dropped before the first: %d", got[len(got)-20:], chunks[0].Dropped)
@@ -207,15 +208,15 @@ func TestRotationKeepsTheNewestAndCountsTheRest(t *testing.T) {
 		t.Fatalf("end %+v, %v; %d of %d bytes are there", end, ok, len(got), written)
 	}
 	// An offset that was rotated away tells of the gap and goes on with what is there.
-	rest, _ := read(t, dir, Options{Offset: 5000})
+	rest, _ := read(t, path, Options{Offset: 5000})
 	if rest[0].Dropped == 0 || text(rest, Stdout) != got {
 		t.Fatalf("from a lost offset: dropped %d", rest[0].Dropped)
 	}
 }
 
 func TestFollowerSeesAllAcrossRotation(t *testing.T) {
-	dir := filepath.Join(t.TempDir(), "later", "log")
-	r, err := OpenReader(dir, Options{Follow: true})
+	path := filepath.Join(t.TempDir(), "later", "log")
+	r, err := OpenReader(path, Options{Follow: true})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -224,7 +225,11 @@ func TestFollowerSeesAllAcrossRotation(t *testing.T) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		w, err := Create(dir, WriterOptions{SegmentBytes: 50_000, Segments: 100})
+		if err := os.Mkdir(filepath.Dir(path), 0o700); err != nil {
+			t.Error(err)
+			return
+		}
+		w, err := Create(path, WriterOptions{SegmentBytes: 50_000, Segments: 100})
 		if err != nil {
 			t.Error(err)
 			return
@@ -275,28 +280,28 @@ func TestTornRecordEndsItsSegment(t *testing.T) {
 		"zeros":        func(b []byte) []byte { return append(b[:len(b)-24], make([]byte, 24)...) },
 	} {
 		t.Run(name, func(t *testing.T) {
-			dir := t.TempDir()
-			w := create(t, dir, WriterOptions{})
+			path := filepath.Join(t.TempDir(), "log")
+			w := create(t, path, WriterOptions{})
 			w.Append(Stdout, []byte("whole\n"))
 			w.Append(Stdout, []byte("bad\n"))
 			w.Close()
-			path := filepath.Join(dir, segmentName(0))
-			b, err := os.ReadFile(path)
+			file := segmentPath(path, 0)
+			b, err := os.ReadFile(file)
 			if err != nil {
 				t.Fatal(err)
 			}
-			if err := os.WriteFile(path, damage(b), 0o600); err != nil {
+			if err := os.WriteFile(file, damage(b), 0o600); err != nil {
 				t.Fatal(err)
 			}
-			chunks, r := read(t, dir, Options{})
+			chunks, r := read(t, path, Options{})
 			if _, ok := r.End(); ok || text(chunks, Stdout) != "whole\n" {
 				t.Fatalf("got %q", text(chunks, Stdout))
 			}
 			// A writer that comes later goes on behind it, and so does a reader.
-			w = create(t, dir, WriterOptions{})
+			w = create(t, path, WriterOptions{})
 			w.Append(Stdout, []byte("later\n"))
 			w.End(true)
-			chunks, r = read(t, dir, Options{Follow: true})
+			chunks, r = read(t, path, Options{Follow: true})
 			if _, ok := r.End(); !ok || text(chunks, Stdout) != "whole\nlater\n" {
 				t.Fatalf("got %q", text(chunks, Stdout))
 			}
@@ -308,14 +313,14 @@ func TestTornRecordEndsItsSegment(t *testing.T) {
 }
 
 func TestEndMarkOfAnEarlierPlacementIsNotTheEnd(t *testing.T) {
-	dir := t.TempDir()
+	path := filepath.Join(t.TempDir(), "log")
 	for i := range 3 {
-		w := create(t, dir, WriterOptions{})
+		w := create(t, path, WriterOptions{})
 		w.Append(Stdout, fmt.Appendf(nil, "%d\n", i))
 		w.End(true)
 		w.Close()
 	}
-	chunks, r := read(t, dir, Options{Follow: true})
+	chunks, r := read(t, path, Options{Follow: true})
 	if _, ok := r.End(); !ok || text(chunks, Stdout) != "0\n1\n2\n" {
 		t.Fatalf("got %q", text(chunks, Stdout))
 	}
@@ -323,12 +328,14 @@ func TestEndMarkOfAnEarlierPlacementIsNotTheEnd(t *testing.T) {
 
 // A directory that can not be written is like a full disk.
 func TestWriteErrorsAreCountedAndMarked(t *testing.T) {
-	parent := t.TempDir()
-	dir := filepath.Join(parent, "log")
-	w := create(t, dir, WriterOptions{SegmentBytes: 100, Segments: 100})
+	dir, away := filepath.Join(t.TempDir(), "logs"), filepath.Join(t.TempDir(), "away")
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(dir, "log")
+	w := create(t, path, WriterOptions{SegmentBytes: 100, Segments: 100})
 	w.Append(Stdout, []byte("before\n"))
 	w.Flush()
-	away := filepath.Join(parent, "away")
 	if err := os.Rename(dir, away); err != nil {
 		t.Fatal(err)
 	}
@@ -346,7 +353,7 @@ func TestWriteErrorsAreCountedAndMarked(t *testing.T) {
 	if w.End(true) {
 		t.Fatal("complete")
 	}
-	chunks, r := read(t, dir, Options{Follow: true})
+	chunks, r := read(t, path, Options{Follow: true})
 	if got := text(chunks, Stdout); got != "before\nafter\n" || chunks[1].Dropped != 2000 {
 		t.Fatalf("got %q, dropped %d", got, chunks[1].Dropped)
 	}
@@ -356,23 +363,23 @@ func TestWriteErrorsAreCountedAndMarked(t *testing.T) {
 }
 
 func FuzzReader(f *testing.F) {
-	dir := f.TempDir()
-	w := create(f, dir, WriterOptions{})
+	path := filepath.Join(f.TempDir(), "log")
+	w := create(f, path, WriterOptions{})
 	w.Append(Stdout, []byte("one\ntwo"))
 	w.Append(Stderr, []byte("three\n"))
 	w.End(true)
-	b, err := os.ReadFile(filepath.Join(dir, segmentName(0)))
+	b, err := os.ReadFile(segmentPath(path, 0))
 	if err != nil {
 		f.Fatal(err)
 	}
 	f.Add(b, int64(0), 0)
 	f.Add(b[:30], int64(25), 2)
 	f.Fuzz(func(t *testing.T, b []byte, offset int64, tail int) {
-		dir := t.TempDir()
-		if err := os.WriteFile(filepath.Join(dir, segmentName(0)), b, 0o600); err != nil {
+		path := filepath.Join(t.TempDir(), "log")
+		if err := os.WriteFile(segmentPath(path, 0), b, 0o600); err != nil {
 			t.Fatal(err)
 		}
-		r, err := OpenReader(dir, Options{Offset: offset, Tail: tail})
+		r, err := OpenReader(path, Options{Offset: offset, Tail: tail})
 		if err != nil {
 			return
 		}
@@ -391,7 +398,7 @@ func FuzzReader(f *testing.F) {
 }
 
 func BenchmarkWriteLines(b *testing.B) {
-	w := create(b, b.TempDir(), WriterOptions{})
+	w := create(b, filepath.Join(b.TempDir(), "log"), WriterOptions{})
 	line := []byte(strings.Repeat("x", 47) + "\n")
 	b.SetBytes(int64(len(line)))
 	for b.Loop() {
@@ -400,8 +407,8 @@ func BenchmarkWriteLines(b *testing.B) {
 }
 
 func BenchmarkReadLines(b *testing.B) {
-	dir := b.TempDir()
-	w := create(b, dir, WriterOptions{})
+	path := filepath.Join(b.TempDir(), "log")
+	w := create(b, path, WriterOptions{})
 	block := []byte(strings.Repeat(strings.Repeat("x", 47)+"\n", 1000))
 	for range 300 {
 		w.Append(Stdout, block)
@@ -409,7 +416,7 @@ func BenchmarkReadLines(b *testing.B) {
 	w.End(true)
 	b.SetBytes(300 * int64(len(block)))
 	for b.Loop() {
-		r, err := OpenReader(dir, Options{})
+		r, err := OpenReader(path, Options{})
 		if err != nil {
 			b.Fatal(err)
 		}
@@ -422,15 +429,15 @@ func BenchmarkReadLines(b *testing.B) {
 	}
 }
 
-func TestPreparedLogReadsAsOneThatIsNot(t *testing.T) {
-	dir := t.TempDir()
-	w, err := Create(dir, WriterOptions{})
+func TestPreparedLogIsOneFileAndReadsAsOneThatIsNot(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "log")
+	w, err := Create(path, WriterOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	w.Prepare()
 	w.Prepare()
-	r, err := OpenReader(dir, Options{})
+	r, err := OpenReader(path, Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -446,7 +453,7 @@ func TestPreparedLogReadsAsOneThatIsNot(t *testing.T) {
 	if chunk, err := r.Next(t.Context()); err != nil || string(chunk.Data) != "out\n" || chunk.Offset != 0 {
 		t.Fatalf("got %+v, %v", chunk, err)
 	}
-	if entries, err := os.ReadDir(dir); err != nil || len(entries) != 1 {
-		t.Errorf("segments %v, %v", entries, err)
+	if entries, err := os.ReadDir(filepath.Dir(path)); err != nil || len(entries) != 1 || entries[0].Name() != "log.log" {
+		t.Errorf("files %v, %v", entries, err)
 	}
 }

@@ -7,7 +7,6 @@ import (
 	"io"
 	"io/fs"
 	"os"
-	"path/filepath"
 	"time"
 )
 
@@ -62,7 +61,7 @@ type End struct {
 
 // Reader reads one log. It is not safe for concurrent use.
 type Reader struct {
-	dir  string
+	path string
 	opts Options
 	file *os.File
 	// start is the offset of the open segment, offset where reading stands.
@@ -79,14 +78,14 @@ type Reader struct {
 	seen bool
 }
 
-// OpenReader opens the log in a directory. A log that does not exist is empty.
-func OpenReader(dir string, opts Options) (*Reader, error) {
+// OpenReader opens the log of a path. A log that does not exist is empty.
+func OpenReader(path string, opts Options) (*Reader, error) {
 	if opts.Offset < 0 || opts.Tail < 0 {
 		return nil, errors.New("open log: negative offset or tail")
 	}
-	r := &Reader{dir: dir, opts: opts, offset: opts.Offset}
+	r := &Reader{path: path, opts: opts, offset: opts.Offset}
 	if opts.Tail > 0 {
-		offset, err := tailOffset(dir, min(opts.Tail, MaxTail))
+		offset, err := tailOffset(path, min(opts.Tail, MaxTail))
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return nil, fmt.Errorf("open log: %w", err)
 		}
@@ -258,7 +257,7 @@ func (r *Reader) peek(n int) ([]byte, error) {
 
 // open opens the segment that holds r.offset, or the next one after it.
 func (r *Reader) open() (bool, error) {
-	starts, err := segments(r.dir)
+	there, err := segments(r.path)
 	if errors.Is(err, fs.ErrNotExist) && !r.seen {
 		return false, nil
 	}
@@ -266,21 +265,21 @@ func (r *Reader) open() (bool, error) {
 		return false, fmt.Errorf("read log: %w", err)
 	}
 	r.seen = true
-	if len(starts) == 0 {
+	if len(there) == 0 {
 		return false, nil
 	}
-	pick := starts[0]
-	for _, start := range starts {
-		if start <= r.offset {
-			pick = start
+	pick := there[0]
+	for _, segment := range there {
+		if segment.start <= r.offset {
+			pick = segment
 		}
 	}
 	return r.openAt(pick)
 }
 
 // openAt opens a segment; false means that rotation was faster.
-func (r *Reader) openAt(start int64) (bool, error) {
-	f, err := os.Open(filepath.Join(r.dir, segmentName(start)))
+func (r *Reader) openAt(segment found) (bool, error) {
+	f, err := os.Open(segment.path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return false, nil
 	}
@@ -288,7 +287,7 @@ func (r *Reader) openAt(start int64) (bool, error) {
 		return false, fmt.Errorf("read log: %w", err)
 	}
 	_ = r.Close()
-	wanted := r.offset
+	wanted, start := r.offset, segment.start
 	r.file, r.start, r.offset, r.window = f, start, start, r.window[:0]
 	if wanted < start {
 		if wanted > 0 || start > 0 {
@@ -332,15 +331,15 @@ func (r *Reader) seek(wanted int64) error {
 
 // advance goes to the next segment if there is one.
 func (r *Reader) advance() (bool, error) {
-	starts, err := segments(r.dir)
+	there, err := segments(r.path)
 	if err != nil {
 		if errors.Is(err, fs.ErrNotExist) {
 			return false, fmt.Errorf("read log: removed: %w", err)
 		}
 		return false, fmt.Errorf("read log: %w", err)
 	}
-	for _, start := range starts {
-		if start <= r.start {
+	for _, segment := range there {
+		if segment.start <= r.start {
 			continue
 		}
 		// The writer closed this segment before it made the next: look once more, so
@@ -349,7 +348,7 @@ func (r *Reader) advance() (bool, error) {
 		if _, record, err := r.record(); err != nil || record != nil {
 			return record != nil, err
 		}
-		return r.openAt(start)
+		return r.openAt(segment)
 	}
 	return false, nil
 }

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"io/fs"
 	"os"
-	"path/filepath"
 	"slices"
 )
 
@@ -20,7 +19,7 @@ func (w *Writer) countRemoved() {
 	w.kept = slices.DeleteFunc(w.kept, func(kept segment) bool {
 		removed := gone
 		if kept.start != current {
-			_, err := os.Lstat(filepath.Join(w.dir, segmentName(kept.start)))
+			_, err := os.Lstat(kept.path)
 			removed = errors.Is(err, fs.ErrNotExist)
 		}
 		if removed {
@@ -36,7 +35,7 @@ func (w *Writer) found() bool {
 	if err != nil {
 		return true
 	}
-	there, err := os.Lstat(filepath.Join(w.dir, segmentName(w.start)))
+	there, err := os.Lstat(segmentPath(w.path, w.start))
 	if err != nil {
 		return !errors.Is(err, fs.ErrNotExist)
 	}

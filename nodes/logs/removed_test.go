@@ -9,8 +9,8 @@ import (
 
 func TestLogThatIsRemovedWhileItIsWrittenIsNotComplete(t *testing.T) {
 	remove := func(start int64) func(*testing.T, string) {
-		return func(t *testing.T, dir string) {
-			if err := os.Remove(filepath.Join(dir, segmentName(start))); err != nil {
+		return func(t *testing.T, path string) {
+			if err := os.Remove(segmentPath(path, start)); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -21,44 +21,42 @@ func TestLogThatIsRemovedWhileItIsWrittenIsNotComplete(t *testing.T) {
 		remove  func(*testing.T, string)
 		left    int
 		dropped int64
-		// marked tells that a reader finds the end mark.
-		marked bool
 	}{
-		"the segment that is written": {remove(second), len(block), int64(len(block)), true},
-		"an earlier segment":          {remove(0), len(block), int64(len(block)), true},
-		"every segment": {func(t *testing.T, dir string) {
-			remove(0)(t, dir)
-			remove(second)(t, dir)
-		}, 0, 2 * int64(len(block)), true},
-		"its directory": {func(t *testing.T, dir string) {
-			if err := os.RemoveAll(dir); err != nil {
+		"the segment that is written": {remove(second), len(block), int64(len(block))},
+		"an earlier segment":          {remove(0), len(block), int64(len(block))},
+		"every segment": {func(t *testing.T, path string) {
+			remove(0)(t, path)
+			remove(second)(t, path)
+		}, 0, 2 * int64(len(block))},
+		"its directory": {func(t *testing.T, path string) {
+			if err := os.RemoveAll(path); err != nil {
 				t.Fatal(err)
 			}
-		}, 0, 0, false},
-		"another file in its place": {func(t *testing.T, dir string) {
-			remove(second)(t, dir)
-			if err := os.WriteFile(filepath.Join(dir, segmentName(second)), nil, 0o600); err != nil {
+		}, len(block), int64(len(block))},
+		"another file in its place": {func(t *testing.T, path string) {
+			remove(second)(t, path)
+			if err := os.WriteFile(segmentPath(path, second), nil, 0o600); err != nil {
 				t.Fatal(err)
 			}
-		}, len(block), int64(len(block)), true},
+		}, len(block), int64(len(block))},
 	} {
 		t.Run(name, func(t *testing.T) {
-			dir := filepath.Join(t.TempDir(), "log")
-			w := create(t, dir, WriterOptions{SegmentBytes: 1000})
+			path := filepath.Join(t.TempDir(), "log")
+			w := create(t, path, WriterOptions{SegmentBytes: 1000})
 			for range 2 {
 				w.Append(Stdout, block)
 				w.Flush()
 			}
-			c.remove(t, dir)
+			c.remove(t, path)
 			if w.End(true) {
 				t.Error("complete")
 			}
-			chunks, r := read(t, dir, Options{})
+			chunks, r := read(t, path, Options{})
 			if got := text(chunks, Stdout); len(got) != c.left {
 				t.Errorf("%d bytes are left, want %d", len(got), c.left)
 			}
 			end, ok := r.End()
-			if ok != c.marked || end.Complete || end.Dropped != c.dropped {
+			if !ok || end.Complete || end.Dropped != c.dropped {
 				t.Errorf("end %+v, %v", end, ok)
 			}
 		})
@@ -67,16 +65,16 @@ func TestLogThatIsRemovedWhileItIsWrittenIsNotComplete(t *testing.T) {
 
 // A log whose segment was removed before it held anything has lost nothing.
 func TestLogRemovedBeforeAnyOutputIsCompleteAndHasItsEndMark(t *testing.T) {
-	dir := t.TempDir()
-	w := create(t, dir, WriterOptions{})
+	path := filepath.Join(t.TempDir(), "log")
+	w := create(t, path, WriterOptions{})
 	w.Prepare()
-	if err := os.Remove(filepath.Join(dir, segmentName(0))); err != nil {
+	if err := os.Remove(segmentPath(path, 0)); err != nil {
 		t.Fatal(err)
 	}
 	if !w.End(true) {
 		t.Error("not complete")
 	}
-	if _, r := read(t, dir, Options{}); !r.ended || !r.end.Complete {
+	if _, r := read(t, path, Options{}); !r.ended || !r.end.Complete {
 		t.Errorf("end %+v, %v", r.end, r.ended)
 	}
 }

@@ -8,15 +8,15 @@ import (
 
 // tailOffset returns the offset of the line that is lines before the end. It reads
 // the newest segments only, as many as it needs.
-func tailOffset(dir string, lines int) (int64, error) {
-	starts, err := segments(dir)
+func tailOffset(path string, lines int) (int64, error) {
+	there, err := segments(path)
 	if err != nil {
 		return 0, err
 	}
 	// later are the line starts of the segments read so far, in order.
 	var later []int64
-	for i := len(starts) - 1; i >= 0 && len(later) < lines; i-- {
-		begun, err := lineStarts(dir, starts[i], lines-len(later))
+	for i := len(there) - 1; i >= 0 && len(later) < lines; i-- {
+		begun, err := lineStarts(there[i], lines-len(later))
 		if errors.Is(err, fs.ErrNotExist) {
 			break
 		}
@@ -32,10 +32,10 @@ func tailOffset(dir string, lines int) (int64, error) {
 }
 
 // lineStarts returns the offsets at which the last lines of a segment begin.
-func lineStarts(dir string, start int64, lines int) ([]int64, error) {
-	r := &Reader{dir: dir, offset: start}
+func lineStarts(segment found, lines int) ([]int64, error) {
+	r := &Reader{offset: segment.start}
 	defer func() { _ = r.Close() }() // it was only read
-	opened, err := r.openAt(start)
+	opened, err := r.openAt(segment)
 	if err != nil {
 		return nil, err
 	}

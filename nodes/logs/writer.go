@@ -1,9 +1,10 @@
 package logs
 
 import (
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
-	"path/filepath"
 	"time"
 )
 
@@ -35,7 +36,7 @@ type WriterOptions struct {
 // No method but Create returns an error of the disk: a command must not end
 // because its log can not be written. What is lost is counted and marked.
 type Writer struct {
-	dir  string
+	path string
 	opts WriterOptions
 	file *os.File
 	// start and size are those of the segment that is being written.
@@ -51,11 +52,14 @@ type Writer struct {
 	dropped, gap int64
 }
 
-type segment struct{ start, output int64 }
+type segment struct {
+	found
+	output int64
+}
 
-// Create opens a log for writing and makes its directory. A log that exists is
-// continued in a new segment.
-func Create(dir string, opts WriterOptions) (*Writer, error) {
+// Create opens a log for writing. The directory that its path lies in must exist. A
+// log that exists is continued in a new segment.
+func Create(path string, opts WriterOptions) (*Writer, error) {
 	if opts.SegmentBytes <= 0 {
 		opts.SegmentBytes = DefaultSegmentBytes
 	}
@@ -66,21 +70,18 @@ func Create(dir string, opts WriterOptions) (*Writer, error) {
 	if opts.Now == nil {
 		opts.Now = time.Now
 	}
-	if err := os.MkdirAll(dir, 0o700); err != nil {
+	there, err := segments(path)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("create log: %w", err)
 	}
-	starts, err := segments(dir)
-	if err != nil {
-		return nil, fmt.Errorf("create log: %w", err)
-	}
-	w := &Writer{dir: dir, opts: opts, buf: make([]byte, 0, bufferBytes)}
-	for _, start := range starts {
-		info, err := os.Stat(filepath.Join(dir, segmentName(start)))
+	w := &Writer{path: path, opts: opts, buf: make([]byte, 0, bufferBytes)}
+	for _, f := range there {
+		info, err := os.Stat(f.path)
 		if err != nil {
 			return nil, fmt.Errorf("create log: %w", err)
 		}
-		w.kept = append(w.kept, segment{start: start, output: info.Size()})
-		w.start = start + info.Size()
+		w.kept = append(w.kept, segment{found: f, output: info.Size()})
+		w.start = f.start + info.Size()
 	}
 	return w, nil
 }
@@ -180,17 +181,21 @@ func (w *Writer) write(records []byte, output int64) bool {
 }
 
 func (w *Writer) openSegment() bool {
-	f, err := os.OpenFile(filepath.Join(w.dir, segmentName(w.start)), os.O_WRONLY|os.O_CREATE, 0o600)
+	place := found{start: w.start, path: segmentPath(w.path, w.start)}
+	f, err := os.OpenFile(place.path, os.O_WRONLY|os.O_CREATE, 0o600)
+	if errors.Is(err, fs.ErrNotExist) && w.start > 0 && os.Mkdir(w.path, 0o700) == nil {
+		f, err = os.OpenFile(place.path, os.O_WRONLY|os.O_CREATE, 0o600)
+	}
 	if err != nil {
 		return false
 	}
 	w.file, w.size = f, 0
-	if n := len(w.kept); n == 0 || w.kept[n-1].start != w.start {
-		w.kept = append(w.kept, segment{start: w.start})
+	if n := len(w.kept); n == 0 || w.kept[n-1].path != place.path {
+		w.kept = append(w.kept, segment{found: place})
 	}
 	for len(w.kept) > w.opts.Segments {
 		// A segment that can not be removed is not tried again.
-		_ = os.Remove(filepath.Join(w.dir, segmentName(w.kept[0].start)))
+		_ = os.Remove(w.kept[0].path)
 		w.dropped += w.kept[0].output
 		w.kept = w.kept[1:]
 	}

@@ -11,6 +11,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"path/filepath"
 	"sync"
 	"time"
 
@@ -301,8 +302,8 @@ func (p *Pool) call(ctx context.Context, op nodes.SandboxOp) nodes.SandboxResult
 }
 
 func create(ctx context.Context, driver sandbox.Driver, spec sandbox.Spec) error {
-	if err := os.MkdirAll(spec.LogDir, logDirMode); err != nil {
-		return sandbox.Transientf(recordv1.Reason_REASON_START_ERROR, "make the log directory: %s", sandbox.Cause(err))
+	if err := os.MkdirAll(filepath.Dir(spec.LogPath), logDirMode); err != nil {
+		return sandbox.Transientf(recordv1.Reason_REASON_START_ERROR, "make the directory of logs: %s", sandbox.Cause(err))
 	}
 	return driver.Create(ctx, spec)
 }

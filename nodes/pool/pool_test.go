@@ -103,7 +103,7 @@ func ask(t *testing.T, p *Pool, op nodes.SandboxOp) <-chan nodes.SandboxResult {
 
 func spec(t *testing.T, id string, command ...string) sandbox.Spec {
 	t.Helper()
-	return sandbox.Spec{ID: id, Run: "r.a.b", Attempt: 1, Placement: 1, Spec: &recordv1.Spec{Command: command}, LogDir: filepath.Join(t.TempDir(), "logs")}
+	return sandbox.Spec{ID: id, Run: "r.a.b", Attempt: 1, Placement: 1, Spec: &recordv1.Spec{Command: command}, LogPath: filepath.Join(t.TempDir(), "logs")}
 }
 
 func TestPoolCarriesAWholeLife(t *testing.T) {

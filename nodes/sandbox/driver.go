@@ -32,8 +32,9 @@ type Spec struct {
 	// StartToken and SpecHash are proof that a sandbox found later is this one.
 	StartToken []byte
 	SpecHash   []byte
-	// LogDir is the directory of the attempt's log (package logs); it exists.
-	LogDir string
+	// LogPath is the path of the attempt's log (package logs); the directory that it
+	// lies in exists.
+	LogPath string
 }
 
 // The variables that tell a command, and whatever it starts, of which run it is.

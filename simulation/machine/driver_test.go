@@ -205,7 +205,7 @@ func nullWords(p Program) []string {
 
 func (n *nullSubject) do(op nodes.SandboxOp, program Program) string {
 	op.Driver, op.Spec = "null", specOf(op, nullWords(program))
-	op.Spec.LogDir = n.dir + "/log/" + op.ID
+	op.Spec.LogPath = n.dir + "/log/" + op.ID
 	got, life, answered, waiting := "", n.life, false, false
 	n.pool.Do(op, func(r nodes.SandboxResult) {
 		n.mu.Lock()

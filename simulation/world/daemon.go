@@ -131,7 +131,7 @@ func (w *World) config(s *seat) nodes.Config {
 	o := w.plan.Options
 	c := nodes.Config{
 		ID: s.as, Keys: w.keys, Address: s.name + ":7321", Version: "simulated", BootID: s.BootID(),
-		LogDir:       func(run string, attempt int32) string { return "/logs/" + run + "/" + strconv.Itoa(int(attempt)) },
+		LogPath:      func(run string, attempt int32) string { return "/logs/" + run + "/" + strconv.Itoa(int(attempt)) },
 		SandboxesMax: o.SandboxesMax, CPUMillis: 64_000, MemoryBytes: 64 << 30,
 		Drivers: []string{Driver}, StartsInFlightMax: 4,
 		UUID: s.uuid, AcceptLostJournal: s.accepted,

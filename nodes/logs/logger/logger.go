@@ -48,8 +48,9 @@ const (
 
 // Config is what a logger is started with.
 type Config struct {
-	// Dir is the log's directory, RunDir that of socket and pid file; it must exist.
-	Dir, RunDir string
+	// LogPath is the path of the log (package logs), RunDir the directory of socket
+	// and pid file, which must exist.
+	LogPath, RunDir string
 	// SegmentBytes and Segments are those of logs.WriterOptions; 0 means the default.
 	SegmentBytes int64
 	Segments     int
@@ -61,7 +62,7 @@ type Config struct {
 
 // Encode returns the config as the one argument of "sandbox-init log".
 func (c Config) Encode() (string, error) {
-	paths := []string{c.Dir, c.RunDir}
+	paths := []string{c.LogPath, c.RunDir}
 	if c.Status != "" {
 		paths = append(paths, c.Status)
 	}
@@ -70,7 +71,7 @@ func (c Config) Encode() (string, error) {
 			return "", fmt.Errorf("encode logger config: not an absolute path without line breaks: %q", path)
 		}
 	}
-	text := fmt.Sprintf("dir=%s\nrun=%s\nsegment=%d\nsegments=%d\n", c.Dir, c.RunDir, c.SegmentBytes, c.Segments)
+	text := fmt.Sprintf("log=%s\nrun=%s\nsegment=%d\nsegments=%d\n", c.LogPath, c.RunDir, c.SegmentBytes, c.Segments)
 	if c.Status != "" {
 		text += "status=" + c.Status + "\n"
 	}
@@ -84,8 +85,8 @@ func ParseConfig(s string) (Config, error) {
 		key, value, _ := strings.Cut(line, "=")
 		var err error
 		switch key {
-		case "dir":
-			c.Dir = value
+		case "log":
+			c.LogPath = value
 		case "run":
 			c.RunDir = value
 		case "status":
@@ -101,8 +102,8 @@ func ParseConfig(s string) (Config, error) {
 			return Config{}, fmt.Errorf("logger config: %.40q: %w", key, err)
 		}
 	}
-	if !filepath.IsAbs(c.Dir) || !filepath.IsAbs(c.RunDir) {
-		return Config{}, errors.New("logger config: dir and run must be absolute paths")
+	if !filepath.IsAbs(c.LogPath) || !filepath.IsAbs(c.RunDir) {
+		return Config{}, errors.New("logger config: log and run must be absolute paths")
 	}
 	return c, nil
 }
@@ -115,7 +116,7 @@ func Run(c Config, stdout, stderr int, ready func()) error {
 	if err != nil {
 		return err
 	}
-	w, err := logs.Create(c.Dir, logs.WriterOptions{SegmentBytes: c.SegmentBytes, Segments: c.Segments})
+	w, err := logs.Create(c.LogPath, logs.WriterOptions{SegmentBytes: c.SegmentBytes, Segments: c.Segments})
 	if err != nil {
 		// Output is read and lost rather than the command killed by SIGPIPE. There is
 		// no pid file and no socket, so the log is known to be incomplete.

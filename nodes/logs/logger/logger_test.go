@@ -28,7 +28,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 type process struct {
 	cmd            *exec.Cmd
 	stdout, stderr *os.File
-	dir, run       string
+	log, run       string
 }
 
 func start(t *testing.T) *process { return startBeside(t, "") }
@@ -37,11 +37,11 @@ func start(t *testing.T) *process { return startBeside(t, "") }
 func startBeside(t *testing.T, statusFile string) *process {
 	t.Helper()
 	// A directory whose path is longer than a socket's address may be.
-	p := &process{dir: filepath.Join(t.TempDir(), "log"), run: filepath.Join(t.TempDir(), strings.Repeat("long", 40))}
+	p := &process{log: filepath.Join(t.TempDir(), "log"), run: filepath.Join(t.TempDir(), strings.Repeat("long", 40))}
 	if err := os.Mkdir(p.run, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	argument, err := logger.Config{Dir: p.dir, RunDir: p.run, Status: statusFile}.Encode()
+	argument, err := logger.Config{LogPath: p.log, RunDir: p.run, Status: statusFile}.Encode()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -75,7 +75,7 @@ func startBeside(t *testing.T, statusFile string) *process {
 
 func (p *process) read(t *testing.T, opts logs.Options) (stdout, stderr string, end logs.End, ended bool) {
 	t.Helper()
-	r, err := logs.OpenReader(p.dir, opts)
+	r, err := logs.OpenReader(p.log, opts)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -194,7 +194,7 @@ func TestFlushDoesNotWaitForAHungLogger(t *testing.T) {
 
 func TestFollowerSeesOutputAtOnce(t *testing.T) {
 	p := start(t)
-	r, err := logs.OpenReader(p.dir, logs.Options{Follow: true})
+	r, err := logs.OpenReader(p.log, logs.Options{Follow: true})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -217,7 +217,7 @@ func TestFollowerSeesOutputAtOnce(t *testing.T) {
 // The command must not die by SIGPIPE because its log can not be written.
 func TestLoggerLivesOnWhenTheLogCanNotBeWritten(t *testing.T) {
 	p := start(t)
-	if err := os.RemoveAll(p.dir); err != nil {
+	if err := os.RemoveAll(filepath.Dir(p.log)); err != nil {
 		t.Fatal(err)
 	}
 	for _, signal := range []os.Signal{unix.SIGHUP, unix.SIGINT, unix.SIGPIPE} {
@@ -259,7 +259,7 @@ func TestTermEndsALoggerThatHasReadAll(t *testing.T) {
 }
 
 func TestConfigReadsBackAndRefusesNonsense(t *testing.T) {
-	want := logger.Config{Dir: "/var/log/a b=c&?", RunDir: "/run/x", SegmentBytes: 1 << 20, Segments: 3}
+	want := logger.Config{LogPath: "/var/log/a b=c&?", RunDir: "/run/x", SegmentBytes: 1 << 20, Segments: 3}
 	s, err := want.Encode()
 	if err != nil {
 		t.Fatal(err)
@@ -267,12 +267,12 @@ func TestConfigReadsBackAndRefusesNonsense(t *testing.T) {
 	if got, err := logger.ParseConfig(s); err != nil || got != want {
 		t.Fatalf("got %+v, %v", got, err)
 	}
-	for _, bad := range []string{"", "dir=relative\nrun=/x", "dir=/x", "dir=/x\nrun=/y\nsegment=many", "other=1"} {
+	for _, bad := range []string{"", "log=relative\nrun=/x", "log=/x", "log=/x\nrun=/y\nsegment=many", "other=1"} {
 		if c, err := logger.ParseConfig(bad); err == nil {
 			t.Errorf("%q gives %+v", bad, c)
 		}
 	}
-	if _, err := (logger.Config{Dir: "/a\nrun=/b", RunDir: "/c"}).Encode(); err == nil {
+	if _, err := (logger.Config{LogPath: "/a\nrun=/b", RunDir: "/c"}).Encode(); err == nil {
 		t.Error("a path with a line break is taken")
 	}
 }

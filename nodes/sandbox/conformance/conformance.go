@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -144,7 +145,7 @@ func (s *suite) spec(command ...string) sandbox.Spec {
 		ID: records.SandboxID(run, 1, 1), Run: run, App: "conformance", Attempt: 1, Placement: 1,
 		NodeUUID:   "5f0c1d7e-0000-4000-8000-000000000000",
 		StartToken: []byte("token of " + run), SpecHash: []byte("hash of " + run),
-		LogDir: logs.Dir(s.h.LogRoot, run, 1),
+		LogPath: logs.Path(s.h.LogRoot, run, 1),
 		Spec: &recordv1.Spec{
 			Command: command,
 			Env:     []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"},
@@ -159,7 +160,7 @@ func (s *suite) spec(command ...string) sandbox.Spec {
 // create creates a sandbox for a spec.
 func (s *suite) create(spec sandbox.Spec) {
 	s.t.Helper()
-	s.check("make log directory", os.MkdirAll(spec.LogDir, 0o700))
+	s.check("make directory of logs", os.MkdirAll(filepath.Dir(spec.LogPath), 0o700))
 	s.ids = append(s.ids, spec.ID)
 	s.check("create", s.d.Create(s.context(), spec))
 }
@@ -249,7 +250,7 @@ func (s *suite) teardown(id string) (leftover bool) {
 // log returns what a sandbox wrote.
 func (s *suite) log(spec sandbox.Spec) (stdout, stderr []byte) {
 	s.t.Helper()
-	r, err := logs.OpenReader(spec.LogDir, logs.Options{Follow: true})
+	r, err := logs.OpenReader(spec.LogPath, logs.Options{Follow: true})
 	s.check("open log", err)
 	defer func() { _ = r.Close() }() // it was only read
 	ctx := s.context()

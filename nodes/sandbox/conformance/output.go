@@ -14,7 +14,7 @@ import (
 // awaitLog waits until a sandbox has written a line.
 func (s *suite) awaitLog(spec sandbox.Spec, line string) {
 	s.t.Helper()
-	r, err := logs.OpenReader(spec.LogDir, logs.Options{Follow: true})
+	r, err := logs.OpenReader(spec.LogPath, logs.Options{Follow: true})
 	s.check("open log", err)
 	defer func() { _ = r.Close() }() // it was only read
 	var seen []byte

@@ -47,7 +47,7 @@ func BenchmarkSandbox(b *testing.B) {
 	for b.Loop() {
 		spec := base
 		spec.ID = sandboxIDFor(b)
-		spec.LogDir = logs.Dir(dir, spec.ID, 1)
+		spec.LogPath = logs.Path(dir, spec.ID, 1)
 		spec.Spec = &recordv1.Spec{Image: imagetest.BusyboxName, Command: []string{"true"}}
 		at := time.Now()
 		at = phase(&created, at, d.Create(ctx, spec))

@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"net/url"
 	"os"
+	"path/filepath"
 	"strconv"
 	"time"
 
@@ -175,8 +176,8 @@ func (d *Driver) plan(spec sandbox.Spec, image images.Details) (blueprint, error
 
 // build makes lease, snapshot, container and task, in this order.
 func (d *Driver) build(ctx context.Context, spec sandbox.Spec, n note, image images.Details, b blueprint) error {
-	if err := os.MkdirAll(spec.LogDir, 0o700); err != nil {
-		return fmt.Errorf("log directory: %w", err)
+	if err := os.MkdirAll(filepath.Dir(spec.LogPath), 0o700); err != nil {
+		return fmt.Errorf("directory of logs: %w", err)
 	}
 	labels := n.labels()
 	step, cancel := own(ctx, createMax)
@@ -263,7 +264,7 @@ func (d *Driver) newTask(ctx context.Context, spec sandbox.Spec, mounts []mount.
 // logURI names our logger to the shim, which starts it with the command's pipes.
 func (d *Driver) logURI(spec sandbox.Spec) (string, error) {
 	config, err := logger.Config{
-		Dir: spec.LogDir, RunDir: d.dir(spec.ID), SegmentBytes: d.config.LogSegmentBytes, Segments: d.config.LogSegments,
+		LogPath: spec.LogPath, RunDir: d.dir(spec.ID), SegmentBytes: d.config.LogSegmentBytes, Segments: d.config.LogSegments,
 		Status: d.statusPath(spec.ID),
 	}.Encode()
 	if err != nil {

@@ -128,7 +128,7 @@ func (b *bench) spec(command ...string) sandbox.Spec {
 	run := fmt.Sprintf("r.test.%d-%d", time.Now().UnixNano(), sequence.Add(1))
 	return sandbox.Spec{
 		ID: records.SandboxID(run, 1, 1), Run: run, App: "test", Attempt: 1, Placement: 1, NodeUUID: testNode,
-		StartToken: []byte("token"), SpecHash: []byte("hash"), LogDir: logs.Dir(filepath.Join(b.dir, "logs"), run, 1),
+		StartToken: []byte("token"), SpecHash: []byte("hash"), LogPath: logs.Path(filepath.Join(b.dir, "logs"), run, 1),
 		Spec: &recordv1.Spec{Image: testImage, User: "0:0", Command: command},
 	}
 }
@@ -164,7 +164,7 @@ func (b *bench) end(spec sandbox.Spec) string {
 	if err := b.d.Remove(within(b.t), spec.ID); err != nil {
 		b.t.Fatalf("remove: %v", err)
 	}
-	return readLog(b.t, spec.LogDir)
+	return readLog(b.t, spec.LogPath)
 }
 
 // run runs a sandbox to its end and returns what it wrote.

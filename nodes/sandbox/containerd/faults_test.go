@@ -50,7 +50,7 @@ func (b *bench) signalShim(id string, signal unix.Signal) {
 
 func (b *bench) awaitOutput(spec sandbox.Spec, text string) {
 	b.t.Helper()
-	eventually(b.t, "the command writes "+text, func() bool { return strings.Contains(readLog(b.t, spec.LogDir), text) })
+	eventually(b.t, "the command writes "+text, func() bool { return strings.Contains(readLog(b.t, spec.LogPath), text) })
 }
 
 func (b *bench) isLost(exit sandbox.Exit) {

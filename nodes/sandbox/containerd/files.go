@@ -32,7 +32,8 @@ type note struct {
 	Node       string `json:"node"`
 	StartToken []byte `json:"startToken"`
 	SpecHash   []byte `json:"specHash"`
-	LogDir     string `json:"logDir"`
+	// LogPath has the name of when a log was always a directory.
+	LogPath    string `json:"logDir"`
 	Command    string `json:"command"`
 	WorkingDir string `json:"workingDir,omitempty"`
 	PidsLimit  int64  `json:"pidsLimit,omitempty"`
@@ -46,7 +47,7 @@ func (n note) start() guest.Command {
 func newNote(spec sandbox.Spec, command string) note {
 	return note{
 		Run: spec.Run, App: spec.App, Task: spec.Task, Attempt: spec.Attempt, Placement: spec.Placement, Node: spec.NodeUUID,
-		StartToken: spec.StartToken, SpecHash: spec.SpecHash, LogDir: spec.LogDir, Command: command,
+		StartToken: spec.StartToken, SpecHash: spec.SpecHash, LogPath: spec.LogPath, Command: command,
 		WorkingDir: spec.Spec.GetWorkingDir(), PidsLimit: spec.Spec.GetPidsLimit(),
 	}
 }

@@ -64,16 +64,16 @@ func (d *Driver) Flush(ctx context.Context, id string) (bool, error) {
 		d.log.Warn("a sandbox's logger does not answer, it is killed", zap.String("sandbox", id), zap.Error(err))
 		d.killLogger(id)
 	}
-	return d.seal(ctx, id, n.LogDir)
+	return d.seal(ctx, id, n.LogPath)
 }
 
 // seal returns what the end mark of a log without a logger says, and writes one where
 // there is none.
-func (d *Driver) seal(ctx context.Context, id, dir string) (bool, error) {
-	if dir == "" {
+func (d *Driver) seal(ctx context.Context, id, path string) (bool, error) {
+	if path == "" {
 		return false, nil
 	}
-	reader, err := logs.OpenReader(dir, logs.Options{Tail: 1})
+	reader, err := logs.OpenReader(path, logs.Options{Tail: 1})
 	if err != nil {
 		return false, fmt.Errorf("flush sandbox %s: %w", id, err)
 	}
@@ -90,7 +90,7 @@ func (d *Driver) seal(ctx context.Context, id, dir string) (bool, error) {
 	if sealed {
 		return end.Complete, nil
 	}
-	writer, err := logs.Create(dir, logs.WriterOptions{SegmentBytes: d.config.LogSegmentBytes, Segments: d.config.LogSegments})
+	writer, err := logs.Create(path, logs.WriterOptions{SegmentBytes: d.config.LogSegmentBytes, Segments: d.config.LogSegments})
 	if err != nil {
 		return false, fmt.Errorf("flush sandbox %s: %w", id, err)
 	}

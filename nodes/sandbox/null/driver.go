@@ -43,7 +43,8 @@ type Driver struct {
 type state struct {
 	Info    sandbox.Info
 	Command []string
-	LogDir  string
+	// LogPath has the name of when a log was always a directory.
+	LogPath string `json:"LogDir"`
 	// Started is zero before the start.
 	Started time.Time
 	// Ended and Signal are set when something from outside ended it.
@@ -198,7 +199,7 @@ func (d *Driver) Create(_ context.Context, spec sandbox.Spec) error {
 			StartToken: slices.Clone(spec.StartToken), SpecHash: slices.Clone(spec.SpecHash),
 		},
 		Command: slices.Clone(spec.Spec.GetCommand()),
-		LogDir:  spec.LogDir,
+		LogPath: spec.LogPath,
 	}}
 	if err := d.save(x); err != nil {
 		return fmt.Errorf("create sandbox %s: %w", spec.ID, err)
@@ -234,7 +235,7 @@ func (d *Driver) Start(_ context.Context, id string) (time.Time, error) {
 }
 
 func (x *box) log() error {
-	w, err := logs.Create(x.state.LogDir, logs.WriterOptions{})
+	w, err := logs.Create(x.state.LogPath, logs.WriterOptions{})
 	if err != nil {
 		return err
 	}
@@ -343,7 +344,7 @@ func (d *Driver) Flush(_ context.Context, id string) (bool, error) {
 	if x == nil || x.state.Started.IsZero() {
 		return true, nil
 	}
-	w, err := logs.Create(x.state.LogDir, logs.WriterOptions{})
+	w, err := logs.Create(x.state.LogPath, logs.WriterOptions{})
 	if err != nil {
 		return false, fmt.Errorf("flush sandbox %s: %w", id, err)
 	}

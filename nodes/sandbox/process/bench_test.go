@@ -21,8 +21,8 @@ import (
 func specOf(root, run string, command ...string) sandbox.Spec {
 	return sandbox.Spec{
 		ID: records.SandboxID(run, 1, 1), Run: run, Attempt: 1, Placement: 1,
-		LogDir: logs.Dir(root, run, 1),
-		Spec:   &recordv1.Spec{Command: command, Env: []string{"PATH=" + os.Getenv("PATH")}},
+		LogPath: logs.Path(root, run, 1),
+		Spec:    &recordv1.Spec{Command: command, Env: []string{"PATH=" + os.Getenv("PATH")}},
 	}
 }
 

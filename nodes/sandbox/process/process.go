@@ -87,8 +87,9 @@ type Driver struct {
 
 // meta is what stands on disk about a sandbox from its creation on.
 type meta struct {
-	Info   sandbox.Info
-	LogDir string
+	Info sandbox.Info
+	// LogPath has the name of when a log was always a directory.
+	LogPath string `json:"LogDir"`
 	// Command is the first word only, for messages.
 	Command string
 	Dir     string

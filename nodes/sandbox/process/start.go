@@ -40,7 +40,7 @@ func (d *Driver) Create(_ context.Context, spec sandbox.Spec) error {
 			ID: spec.ID, Run: spec.Run, Attempt: spec.Attempt, Placement: spec.Placement,
 			StartToken: slices.Clone(spec.StartToken), SpecHash: slices.Clone(spec.SpecHash),
 		},
-		LogDir: spec.LogDir, Command: spec.Spec.GetCommand()[0], Dir: workingDir(spec.Spec),
+		LogPath: spec.LogPath, Command: spec.Spec.GetCommand()[0], Dir: workingDir(spec.Spec),
 		PidsLimit: spec.Spec.GetPidsLimit(), Boot: d.boot, Owned: true,
 	}
 	content, end, err := encodeFile(m)
@@ -254,7 +254,7 @@ func (d *Driver) spawn(x *box, spec *recordv1.Spec) (notify *os.File, err error)
 // arguments are those of "sandbox-init supervise".
 func (d *Driver) arguments(x *box, spec *recordv1.Spec, user string) []string {
 	args := []string{
-		filepath.Base(d.config.Helper), "supervise", "owner=" + x.meta.owner(), "log=" + x.meta.LogDir,
+		filepath.Base(d.config.Helper), "supervise", "owner=" + x.meta.owner(), "log=" + x.meta.LogPath,
 		"segment=" + strconv.FormatInt(d.config.LogSegmentBytes, 10), "segments=" + strconv.Itoa(d.config.LogSegments),
 		"isolated=" + strconv.FormatBool(d.isolate), "user=" + user, "chdir=" + x.meta.Dir,
 	}

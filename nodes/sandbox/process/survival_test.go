@@ -448,7 +448,7 @@ func TestCommandSeesOnlyItself(t *testing.T) {
 	if _, err := d.Wait(bounded(t), spec.ID); err != nil {
 		t.Fatal(err)
 	}
-	r, err := logs.OpenReader(spec.LogDir, logs.Options{})
+	r, err := logs.OpenReader(spec.LogPath, logs.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
