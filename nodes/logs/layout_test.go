@@ -105,6 +105,9 @@ func TestEmptySegmentOfTheEarlierLayoutHidesNothing(t *testing.T) {
 	if !w.End(true) {
 		t.Error("not complete")
 	}
+	if there, err := segments(path); err != nil || len(there) != 1 || there[0].path != segmentPath(path, 0) {
+		t.Errorf("segments %v, %v", there, err)
+	}
 	chunks, r := read(t, path, Options{Follow: true})
 	if end, ok := r.End(); !ok || !end.Complete || text(chunks, Stdout) != "out\n" {
 		t.Errorf("end %+v, %v, %q", end, ok, text(chunks, Stdout))

@@ -20,6 +20,8 @@ type comparison struct {
 	base, node string
 	rounds     int
 	runs       int
+	// pairs is how many pairs of batches are measured instead of rounds; 0 is none.
+	pairs int
 }
 
 // sample is what one round of one daemon showed.

@@ -38,12 +38,16 @@ func main() {
 	flag.StringVar(&c.node, "node", "bin/errand-node", "the errand-node that is compared")
 	flag.IntVar(&c.rounds, "rounds", 3, "how often each is measured in a comparison")
 	flag.IntVar(&c.runs, "runs", 1500, "how many runs of each kind a round of a comparison has")
+	flag.IntVar(&c.pairs, "pairs", 0, "compare the CPU of so many pairs of batches instead, both daemons being up")
 	flag.Parse()
 	var rows []row
 	var err error
-	if c.base != "" {
+	switch {
+	case c.base != "" && c.pairs > 0:
+		err = c.runPairs(ctx)
+	case c.base != "":
 		err = c.run(ctx)
-	} else {
+	default:
 		rows, err = measure(ctx)
 	}
 	cancel()
