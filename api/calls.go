@@ -32,7 +32,10 @@ func (i *callInterceptor) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc {
 	return func(ctx context.Context, request connect.AnyRequest) (connect.AnyResponse, error) {
 		var response connect.AnyResponse
 		err := i.call(ctx, request.Spec().Procedure, func(ctx context.Context) error {
-			var err error
+			err := refuseFaults(request.Any())
+			if err != nil {
+				return err
+			}
 			response, err = next(ctx, request)
 			return err
 		})
@@ -51,7 +54,9 @@ func (i *callInterceptor) WrapStreamingClient(next connect.StreamingClientFunc) 
 // WrapStreamingHandler implements connect.Interceptor.
 func (i *callInterceptor) WrapStreamingHandler(next connect.StreamingHandlerFunc) connect.StreamingHandlerFunc {
 	return func(ctx context.Context, conn connect.StreamingHandlerConn) error {
-		return i.call(ctx, conn.Spec().Procedure, func(ctx context.Context) error { return next(ctx, conn) })
+		return i.call(ctx, conn.Spec().Procedure, func(ctx context.Context) error {
+			return next(ctx, exactConn{conn})
+		})
 	}
 }
 

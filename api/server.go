@@ -132,6 +132,7 @@ func (s *Server) routes() http.Handler {
 		connect.WithInterceptors(&callInterceptor{server: s}),
 		connect.WithCompressMinBytes(compressBytesMin),
 		withBoundedGzip(),
+		withExactJSON(),
 	}
 	// What the others read is bounded by boundedBody and boundedGzip.
 	images := append(options, connect.WithReadMaxBytes(importMessageMax))
