@@ -5,6 +5,8 @@ import (
 	"errors"
 	"io"
 	"net/http"
+	"os"
+	"sync"
 	"time"
 
 	"connectrpc.com/connect"
@@ -111,20 +113,22 @@ func (m *metrics) observe(procedure string, err error, took time.Duration) {
 
 // withDeadlines bounds how long a peer may take to send a request and to take a
 // piece of the answer, so that one that stands still holds nothing for ever.
-func withDeadlines(next http.Handler) http.Handler {
+func (s *Server) withDeadlines(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		controller := http.NewResponseController(w)
-		body := &timedBody{ReadCloser: r.Body, controller: controller}
-		if r.URL.Path == errandv1connect.ImageServiceImportProcedure {
-			body.idle = importIdleTimeout
-		} else {
-			// Not every writer has deadlines (those of tests have none); nothing is lost
-			// without them but the bound.
-			_ = controller.SetReadDeadline(time.Now().Add(bodyTimeout))
-		}
-		r.Body = body
-		if body.idle == 0 {
-			r.Body = &boundedBody{ReadCloser: body, left: requestBytesMax}
+		if r.Body != nil && r.Body != http.NoBody {
+			body := &timedBody{ReadCloser: r.Body, controller: controller, stopping: s.stopping}
+			if r.URL.Path == errandv1connect.ImageServiceImportProcedure {
+				body.idle = importIdleTimeout
+			} else {
+				body.deadline(time.Now().Add(bodyTimeout))
+			}
+			defer body.end()
+			defer context.AfterFunc(s.stopping, body.cut)()
+			r.Body = body
+			if body.idle == 0 {
+				r.Body = &boundedBody{ReadCloser: body, left: requestBytesMax}
+			}
 		}
 		next.ServeHTTP(&timedWriter{ResponseWriter: w, controller: controller}, r)
 	})
@@ -137,17 +141,74 @@ type timedBody struct {
 	controller *http.ResponseController
 	// idle bounds each read instead of the whole body.
 	idle time.Duration
+	// stopping ends when the node stops.
+	stopping context.Context
+
+	mu sync.Mutex
+	// until is the last moment for the request's end once the node stops.
+	until time.Time
+	// over is set when the body or the call has ended: the deadlines of a connection
+	// belong to its next request then.
+	over bool
 }
 
 func (b *timedBody) Read(p []byte) (int, error) {
 	if b.idle > 0 {
-		_ = b.controller.SetReadDeadline(time.Now().Add(b.idle))
+		b.deadline(time.Now().Add(b.idle))
 	}
 	n, err := b.ReadCloser.Read(p)
-	if b.idle > 0 || errors.Is(err, io.EOF) {
-		_ = b.controller.SetReadDeadline(time.Time{})
+	switch {
+	case errors.Is(err, io.EOF):
+		b.lift()
+	case errors.Is(err, os.ErrDeadlineExceeded) && b.stopping.Err() != nil:
+		err = stoppingError()
+	case b.idle > 0:
+		b.deadline(time.Time{})
 	}
 	return n, err
+}
+
+// deadline sets when a read fails; zero is never, but for the time of a stop. Not every
+// writer has deadlines (those of tests have none); nothing is lost without them but the
+// bound.
+func (b *timedBody) deadline(at time.Time) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.setDeadline(at)
+}
+
+// cut gives a request that is not whole yet a last moment.
+func (b *timedBody) cut() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.until = time.Now().Add(lateRequestTime)
+	b.setDeadline(b.until)
+}
+
+func (b *timedBody) setDeadline(at time.Time) {
+	if b.over {
+		return
+	}
+	if !b.until.IsZero() && (at.IsZero() || at.After(b.until)) {
+		at = b.until
+	}
+	_ = b.controller.SetReadDeadline(at)
+}
+
+// lift takes the deadline away at the end of the body.
+func (b *timedBody) lift() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if !b.over {
+		b.over = true
+		_ = b.controller.SetReadDeadline(time.Time{})
+	}
+}
+
+func (b *timedBody) end() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.over = true
 }
 
 // timedWriter bounds each write.

@@ -153,8 +153,8 @@ func (s *Server) routes() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /healthz", s.healthz)
 	mux.HandleFunc("GET /readyz", s.readyz)
-	mux.Handle("/", s.sameOrigin(s.authenticated(withDeadlines(guarded))))
-	return mux
+	mux.Handle("/", s.sameOrigin(s.authenticated(s.withDeadlines(guarded))))
+	return receiving(mux)
 }
 
 func profiles() http.Handler {
@@ -168,8 +168,9 @@ func profiles() http.Handler {
 }
 
 // Serve answers on the listener, which it closes, until the context ends. It then
-// ends open streams with CodeNodeStopping, waits for calls under way up to
-// Config.StopTimeout, cuts what is left and returns nil. A server serves once.
+// ends open streams with CodeNodeStopping and connections that have sent no whole
+// request, waits for calls under way up to Config.StopTimeout, cuts what is left and
+// returns nil. A server serves once.
 func (s *Server) Serve(ctx context.Context, listener net.Listener) error {
 	protocols := &http.Protocols{}
 	protocols.SetHTTP1(true)
@@ -180,6 +181,7 @@ func (s *Server) Serve(ctx context.Context, listener net.Listener) error {
 		ReadHeaderTimeout: headerTimeout,
 		IdleTimeout:       idleTimeout,
 		MaxHeaderBytes:    headerBytesMax,
+		ConnContext:       withConnection,
 		ErrorLog:          zap.NewStdLog(s.config.Log.Named("http")),
 		HTTP2: &http.HTTP2Config{
 			MaxConcurrentStreams: streamsPerConnection,
@@ -187,8 +189,9 @@ func (s *Server) Serve(ctx context.Context, listener net.Listener) error {
 			PingTimeout:          pingTimeout,
 		},
 	}
+	connections := newConnections(listener)
 	ended := make(chan error, 1)
-	go func() { ended <- server.Serve(listener) }()
+	go func() { ended <- server.Serve(connections) }()
 	select {
 	case err := <-ended:
 		s.Stop()
@@ -196,6 +199,7 @@ func (s *Server) Serve(ctx context.Context, listener net.Listener) error {
 	case <-ctx.Done():
 	}
 	s.Stop()
+	connections.cut(time.Now().Add(lateRequestTime))
 	deadline, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.config.StopTimeout)
 	defer cancel()
 	if err := server.Shutdown(deadline); err != nil {

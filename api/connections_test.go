@@ -1,0 +1,165 @@
+package api_test
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/errand-run/errand/api"
+	"github.com/errand-run/errand/cluster/records"
+	errandv1 "github.com/errand-run/errand/messages/errand/v1"
+)
+
+// dial opens a plain connection to the rig and sends a text.
+func (r *rig) dial(text string) net.Conn {
+	r.t.Helper()
+	conn, err := (&net.Dialer{}).DialContext(r.ctx, "tcp", strings.TrimPrefix(r.url, "http://"))
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	r.t.Cleanup(func() { _ = conn.Close() })
+	if _, err := io.WriteString(conn, text); err != nil {
+		r.t.Fatal(err)
+	}
+	return conn
+}
+
+// stopped stops the server and returns how long that took.
+func (r *rig) stopped() time.Duration {
+	r.t.Helper()
+	began := time.Now()
+	r.stop()
+	if err := <-r.served; err != nil {
+		r.t.Error(err)
+	}
+	r.served <- nil
+	return time.Since(began)
+}
+
+func TestStoppingIsNotHeldUpByWhoSendsNothingWhole(t *testing.T) {
+	const head = "POST " + createPath + " HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 40\r\n"
+	for name, text := range map[string]string{
+		"an idle connection":            "",
+		"half a request line":           "POST /err",
+		"half a header":                 "GET /healthz HTTP/1.1\r\nHost: loc",
+		"half a body":                   head + "Authorization: Bearer " + testToken + "\r\n\r\n{\"app\":",
+		"half a body without its token": head + "\r\n{\"app\":",
+		"half of a second request":      "GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n" + head + "Authorization: Bearer " + testToken + "\r\n\r\n{\"app\":",
+		"half the preface of HTTP/2":    "PRI * HTTP/2.0\r\n\r\nS",
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := newRig(t)
+			r.dial(text)
+			// The connection is known once a later one is answered.
+			if status, _ := r.get("/healthz", nil); status != http.StatusOK {
+				t.Fatal(status)
+			}
+			if took := r.stopped(); took > 2*time.Second {
+				t.Errorf("stopped after %s", took)
+			}
+		})
+	}
+}
+
+func TestStoppingIsNotHeldUpByHalfAStreamOfHTTP2(t *testing.T) {
+	for _, c := range []struct{ path, kind, text string }{
+		{createPath, "application/json", `{"app`},
+		{"/errand.v1.ImageService/Import", "application/connect+json", "\x00\x00\x00\x00\x08{"},
+	} {
+		t.Run(c.path, func(t *testing.T) {
+			r := newRig(t, func(config *api.Config) { config.Images = &shelf{} })
+			body, write := io.Pipe()
+			defer func() { _ = write.Close() }()
+			request, err := http.NewRequestWithContext(r.ctx, http.MethodPost, r.url+c.path, body)
+			if err != nil {
+				t.Fatal(err)
+			}
+			request.Header.Set("Content-Type", c.kind)
+			withToken(request)
+			arrived := func() { // what was sent before on the one connection, too
+				if _, err := r.runs.List(r.ctx, &errandv1.ListRunsRequest{App: "a"}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			arrived()
+			answered := make(chan string, 1)
+			go func() {
+				response, err := r.http.Do(request)
+				if err != nil {
+					answered <- err.Error()
+					return
+				}
+				text, _ := io.ReadAll(response.Body)
+				_ = response.Body.Close()
+				answered <- string(text)
+			}()
+			if _, err := io.WriteString(write, c.text); err != nil {
+				t.Fatal(err)
+			}
+			arrived()
+			if took := r.stopped(); took > 3*time.Second {
+				t.Errorf("stopped after %s", took)
+			}
+			if text := <-answered; !strings.Contains(text, string(api.CodeNodeStopping)) {
+				t.Errorf("answered %s", text)
+			}
+		})
+	}
+}
+
+func TestHalfABodyIsToldThatTheNodeStops(t *testing.T) {
+	r := newRig(t)
+	conn := r.dial("POST " + createPath + " HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 40\r\nAuthorization: Bearer " + testToken + "\r\n\r\n{\"app\":")
+	if status, _ := r.get("/healthz", nil); status != http.StatusOK {
+		t.Fatal(status)
+	}
+	r.stopped()
+	response, err := http.ReadResponse(bufio.NewReader(conn), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = response.Body.Close() }()
+	if text, err := io.ReadAll(response.Body); err != nil || !bytes.Contains(text, []byte(api.CodeNodeStopping)) {
+		t.Errorf("answered %d %s, %v", response.StatusCode, text, err)
+	}
+}
+
+func TestAWholeRequestIsAnsweredWellAfterTheStop(t *testing.T) {
+	r := newRig(t)
+	entered, release := make(chan struct{}), make(chan struct{})
+	r.store.do = func(ctx context.Context, txn records.Txn) (records.Result, error) {
+		close(entered)
+		select {
+		case <-release:
+			return etcd.Do(ctx, txn)
+		case <-ctx.Done():
+			return records.Result{}, ctx.Err()
+		}
+	}
+	plain := newHTTPClient(false)
+	defer plain.CloseIdleConnections()
+	runs, _, _ := clients(plain, r.url, testToken)
+	answered := make(chan error, 1)
+	go func() {
+		_, err := runs.List(r.ctx, &errandv1.ListRunsRequest{App: "a", Statuses: []errandv1.Status{1}})
+		answered <- err
+	}()
+	<-entered
+	r.stop()
+	// Longer than the time that a request which is not whole has left.
+	time.AfterFunc(700*time.Millisecond, func() { close(release) })
+	if err := <-answered; err != nil {
+		t.Error(err)
+	}
+	if err := <-r.served; err != nil {
+		t.Error(err)
+	}
+	r.served <- nil
+}
