@@ -72,7 +72,7 @@ var codeTable = [...]CodeMeaning{
 	{CodeAttemptNotFound, connect.CodeNotFound, "The run has no attempt of this number.", false},
 	{CodeLogElsewhere, connect.CodeUnavailable, "The log lies on another node, which the text names.", true},
 	{CodeLogUnreadable, connect.CodeInternal, "The log's files can not be read.", true},
-	{CodeLogLost, connect.CodeDataLoss, "The command was started and nothing is left of its log: the files are gone.", false},
+	{CodeLogLost, connect.CodeDataLoss, "The command was started and there is no log of it: no output was recorded, or its files are gone. The text tells which.", false},
 	{CodeNodeNotFound, connect.CodeNotFound, "No node of this name is registered.", false},
 	{CodeNodeStopping, connect.CodeUnavailable, "The node is stopping; call again and it, or another, goes on.", true},
 	{CodeNoImages, connect.CodeFailedPrecondition, "The node keeps no images: its containerd driver is not enabled.", false},

@@ -86,13 +86,17 @@ func (s *Server) rangesOf(ctx context.Context, text string) ([]records.Op, error
 		return ops, nil
 	}
 	var sections []section
+	var ops []records.Op
 	for shard := range k.Shards {
 		for _, kind := range []string{"r", "k"} {
-			sections = append(sections, section{prefix: k.RunsInShard(shard) + kind + ".", sep: '.'})
+			prefix := k.RunsInShard(shard) + kind + "."
+			sections = append(sections, section{prefix: prefix, sep: '.'})
+		}
+		if text == "r" || text == "k" || text == "t" { // what ids begin with, as with its dot
+			ops = append(ops, candidates(k.RunsInShard(shard)+text+"."))
 		}
 	}
 	parts, err := s.apps(ctx, "find run", sections)
-	ops := make([]records.Op, 0, len(parts))
 	for _, part := range parts {
 		ops = append(ops, candidates(part.prefix+text))
 	}
@@ -112,6 +116,9 @@ func (s *Server) choose(ctx context.Context, text string, results []records.OpRe
 	for _, result := range results {
 		kvs = append(kvs, result.KVs...)
 	}
+	// A run may be found by the beginning of its id and of its last part.
+	slices.SortStableFunc(kvs, func(a, b records.KV) int { return strings.Compare(a.Key, b.Key) })
+	kvs = slices.CompactFunc(kvs, func(a, b records.KV) bool { return a.Key == b.Key })
 	// A whole id is meant, even if it begins another.
 	exact := slices.IndexFunc(kvs, func(kv records.KV) bool { return records.LastPart(kv.Key) == text })
 	switch {

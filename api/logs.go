@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"io/fs"
+	"slices"
 
 	"connectrpc.com/connect"
 	"google.golang.org/protobuf/types/known/timestamppb"
@@ -215,8 +216,20 @@ func (l *logCopy) observe(reading context.Context, leave context.CancelCauseFunc
 	return observed
 }
 
-// lost is the answer where a command was started and its log is not there any more.
+// recorded tells whether the log of an attempt was complete at its end, as far as the
+// record knows.
+func recorded(run *recordv1.Run, attempt int32) bool {
+	return slices.ContainsFunc(run.GetAttempts(), func(made *recordv1.Attempt) bool {
+		return made.GetNumber() == attempt && made.GetLogComplete()
+	})
+}
+
+// lost is the answer where a command was started and there is no log of it. It may
+// never have had one: its end was seen by nobody who could have kept one.
 func (l *logCopy) lost(at place) error {
+	if l.from.Offset == 0 && !recorded(l.known.run, l.attempt) {
+		return fail(CodeLogLost, "no output of run %s was recorded: node %s has no log of it, and had no complete one at its end", l.from.Run, at.node)
+	}
 	return fail(CodeLogLost, "nothing is left of the log of run %s: its files are not on node %s any more", l.from.Run, at.node)
 }
 

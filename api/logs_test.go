@@ -306,7 +306,10 @@ func TestLogsOfACommandThatRanAreSaidToBeLostWhenTheirFilesAreGone(t *testing.T)
 		t.Fatal(err)
 	}
 	w.End(true)
-	r.update("r.web.a", func(run *recordv1.Run) { run.Status, run.StartedAt = recordv1.Status_STATUS_RUNNING, 4 })
+	r.update("r.web.a", func(run *recordv1.Run) {
+		run.Status, run.StartedAt = recordv1.Status_STATUS_RUNNING, 4
+		run.Attempts = []*recordv1.Attempt{{Number: 1, Node: "n1", Placement: 1, StartedAt: 4, LogComplete: true}}
+	})
 	r.end("r.web.a", recordv1.Status_STATUS_SUCCEEDED, 5)
 	got.rest(messages)
 	wantCode(t, <-ended, api.CodeLogLost)
@@ -314,8 +317,25 @@ func TestLogsOfACommandThatRanAreSaidToBeLostWhenTheirFilesAreGone(t *testing.T)
 		request.Id = "r.web.a"
 		read, err := r.logs(request)
 		wantCode(t, err, api.CodeLogLost)
-		if err == nil || !strings.Contains(err.Error(), "node n1") || read != nil && read.end != nil {
+		if err == nil || !strings.Contains(err.Error(), "its files are not on node n1 any more") || read != nil && read.end != nil {
 			t.Errorf("%v: %+v, %v", request, read, err)
+		}
+	}
+}
+
+func TestLogsOfACommandThatEndedBeforeItsOutputWasRecordedSaySo(t *testing.T) {
+	r := newRig(t)
+	r.put("r.web.a", placed("n1", 1))
+	r.update("r.web.a", func(run *recordv1.Run) {
+		run.Status, run.StartedAt = recordv1.Status_STATUS_RUNNING, 4
+		run.Attempts = []*recordv1.Attempt{{Number: 1, Node: "n1", Placement: 1, StartedAt: 4}}
+	})
+	r.end("r.web.a", recordv1.Status_STATUS_FAILED, 5)
+	for _, follow := range []bool{false, true} {
+		_, err := r.logs(&errandv1.LogsRequest{Id: "r.web.a", Follow: follow})
+		wantCode(t, err, api.CodeLogLost)
+		if err == nil || !strings.Contains(err.Error(), "no output of run r.web.a was recorded") {
+			t.Errorf("follow %t: %v", follow, err)
 		}
 	}
 }

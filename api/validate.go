@@ -264,19 +264,31 @@ func validAccount(text string) bool {
 }
 
 func (c *checker) resources(spec *errandv1.RunSpec) {
-	c.amount("spec.cpu_millis", spec.GetCpuMillis(), cpuMillisMin, cpuMillisMax)
-	c.amount("spec.memory_bytes", spec.GetMemoryBytes(), memoryBytesMin, memoryBytesMax)
-	c.amount("spec.pids_limit", spec.GetPidsLimit(), 1, pidsMax)
+	c.amount("spec.cpu_millis", spec.GetCpuMillis(), cpuMillisMin, cpuMillisMax, plainNumber)
+	c.amount("spec.memory_bytes", spec.GetMemoryBytes(), memoryBytesMin, memoryBytesMax, byteSize)
+	c.amount("spec.pids_limit", spec.GetPidsLimit(), 1, pidsMax, plainNumber)
 }
 
-func (c *checker) amount(field string, amount, least, most int64) {
+func plainNumber(amount int64) string { return strconv.FormatInt(amount, 10) }
+
+// byteSize writes a size in the largest unit that gives a whole number.
+func byteSize(amount int64) string {
+	units := []string{"bytes", "KiB", "MiB", "GiB", "TiB"}
+	unit := 0
+	for unit < len(units)-1 && amount != 0 && amount%1024 == 0 {
+		amount, unit = amount/1024, unit+1
+	}
+	return strconv.FormatInt(amount, 10) + " " + units[unit]
+}
+
+func (c *checker) amount(field string, amount, least, most int64, show func(int64) string) {
 	switch {
 	case amount < 0:
-		c.add(field, "must not be below 0, is %d", amount)
+		c.add(field, "must not be below 0, is %s", show(amount))
 	case amount > 0 && amount < least:
-		c.add(field, "must be at least %d, or 0 for no limit of its own, is %d", least, amount)
+		c.add(field, "must be at least %s, or 0 for no limit of its own, is %s", show(least), show(amount))
 	case amount > most:
-		c.add(field, "must be at most %d, is %d", most, amount)
+		c.add(field, "must be at most %s, is %s", show(most), show(amount))
 	}
 }
 

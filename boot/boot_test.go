@@ -102,7 +102,7 @@ func TestFailedStartNamesItsPartAndUnwindsTheOthers(t *testing.T) {
 		{name: "helper absent", config: boot.Config{Drivers: []string{boot.DriverProcess}, SandboxInit: "/no/such/file"}, part: "sandbox host", says: "/no/such/file"},
 		{name: "helper is text", config: boot.Config{Drivers: []string{boot.DriverProcess}, SandboxInit: occupied}, part: "sandbox host", says: occupied + " is not one"},
 		{name: "helper is another program", config: boot.Config{Drivers: []string{boot.DriverProcess}, SandboxInit: os.Args[0]}, part: "sandbox host", says: os.Args[0] + " is not one but"},
-		{name: "containerd does not answer", config: boot.Config{Drivers: []string{boot.DriverContainerd}, Containerd: "/no/such/socket", SandboxInit: guesttest.Build(t)}, part: "sandbox host", says: "/no/such/socket"},
+		{name: "containerd does not answer", config: boot.Config{Drivers: []string{boot.DriverContainerd}, Containerd: "/no/such/socket", SandboxInit: guesttest.Build(t)}, part: "sandbox host", says: "containerd at /no/such/socket does not answer: no such file or directory (is it running?"},
 		{name: "etcd does not answer", config: boot.Config{EtcdEndpoints: []string{"127.0.0.1:1"}}, part: "cluster access", says: "127.0.0.1:1"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -154,7 +154,12 @@ func TestConfigNamesEachFieldThatCanNotBe(t *testing.T) {
 		{name: "sandboxes", config: boot.Config{SandboxesMax: -1}, says: "sandboxes-max"},
 		{name: "log", config: boot.Config{LogBytes: 1}, says: "log-bytes"},
 		{name: "prefix", config: boot.Config{EtcdPrefix: "errand"}, says: "etcd-prefix"},
-		{name: "certificate without key", config: boot.Config{EtcdEndpoints: []string{"x"}, EtcdCert: "c"}, says: "etcd-key"},
+		{name: "certificate without key", config: boot.Config{EtcdEndpoints: []string{"x:1"}, EtcdCert: "c"}, says: "etcd-key"},
+		{name: "endpoint without a port", config: boot.Config{EtcdEndpoints: []string{"10.0.0.1:2379", "foo"}}, says: `etcd-endpoints "foo": give host:port or a URL`},
+		{name: "endpoint with an empty host", config: boot.Config{EtcdEndpoints: []string{":2379"}}, says: "etcd-endpoints"},
+		{name: "endpoint with another scheme", config: boot.Config{EtcdEndpoints: []string{"ftp://a:1"}}, says: "http or https"},
+		{name: "endpoint with a path", config: boot.Config{EtcdEndpoints: []string{"https://a/b:1"}}, says: "etcd-endpoints"},
+		{name: "endpoint with a port that is none", config: boot.Config{EtcdEndpoints: []string{"https://a:70000"}}, says: "1 to 65535"},
 		{name: "authority without endpoints", config: boot.Config{EtcdCA: "c"}, says: "etcd-endpoints"},
 		{name: "loss of what can not be lost", config: boot.Config{AcceptLossOf: "all"}, says: "accept-loss-of"},
 		{name: "log level", config: boot.Config{LogLevel: "loud"}, says: "log-level"},
@@ -164,6 +169,13 @@ func TestConfigNamesEachFieldThatCanNotBe(t *testing.T) {
 				t.Fatalf("got %v; want the word %q", err, test.says)
 			}
 		})
+	}
+}
+
+func TestConfigTakesEndpointsInEveryForm(t *testing.T) {
+	config := boot.Config{EtcdEndpoints: []string{"10.0.0.1:2379", "http://[::1]:2379", "https://etcd-1.example.org:2379/", "localhost:1"}}
+	if _, err := config.Complete(); err != nil {
+		t.Fatal(err)
 	}
 }
 

@@ -139,6 +139,11 @@ func (c Config) Complete() (Config, error) {
 	if !strings.HasPrefix(c.EtcdPrefix, "/") || !strings.HasSuffix(c.EtcdPrefix, "/") {
 		refuse("etcd-prefix %q: must begin and end with a slash", c.EtcdPrefix)
 	}
+	for _, endpoint := range c.EtcdEndpoints {
+		if err := checkEndpoint(endpoint); err != nil {
+			refuse("etcd-endpoints %q: %w", endpoint, err)
+		}
+	}
 	if (c.EtcdCert == "") != (c.EtcdKey == "") {
 		refuse("etcd-cert and etcd-key: both or neither")
 	}
@@ -193,6 +198,25 @@ func checkListen(address string) error {
 	}
 	if ip := net.ParseIP(host); ip == nil || !ip.IsLoopback() {
 		return errors.New("only a loopback address (127.0.0.1, ::1, localhost) is served, since the API is not encrypted; reach it from elsewhere through ssh -L")
+	}
+	return nil
+}
+
+// checkEndpoint refuses what is no address of an etcd.
+func checkEndpoint(endpoint string) error {
+	scheme, address, hasScheme := strings.Cut(endpoint, "://")
+	if !hasScheme {
+		scheme, address = "http", endpoint
+	}
+	if scheme != "http" && scheme != "https" {
+		return fmt.Errorf("the scheme must be http or https, is %q", scheme)
+	}
+	host, port, err := net.SplitHostPort(strings.TrimSuffix(address, "/"))
+	if err != nil || host == "" || strings.ContainsAny(host, "/@ ") {
+		return errors.New("give host:port or a URL, as in 10.0.0.5:2379 or https://etcd-1:2379")
+	}
+	if number, err := strconv.ParseUint(port, 10, 16); err != nil || number == 0 {
+		return fmt.Errorf("the port must be 1 to 65535, is %q", port)
 	}
 	return nil
 }

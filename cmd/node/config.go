@@ -33,7 +33,7 @@ func knobs(config *boot.Config) *pflag.FlagSet {
 	flags.StringSliceVar(&config.Drivers, "drivers", []string{boot.DriversAuto}, "sandbox drivers, the default one first: containerd, process, null; or auto")
 	flags.StringVar(&config.Containerd, "containerd", boot.ContainerdAuto, "auto (a running one, else a private one), private, or the path of a socket")
 	flags.StringVar(&config.ContainerdNamespace, "containerd-namespace", "errand", "the containerd namespace of our containers and images")
-	flags.StringSliceVar(&config.EtcdEndpoints, "etcd-endpoints", nil, "an outside etcd, as URLs; the embedded one by default")
+	flags.StringSliceVar(&config.EtcdEndpoints, "etcd-endpoints", nil, "an outside etcd, as host:port or URLs; the embedded one by default")
 	flags.StringVar(&config.EtcdCA, "etcd-ca", "", "PEM file of the authority that signed etcd's certificate")
 	flags.StringVar(&config.EtcdCert, "etcd-cert", "", "PEM file of our certificate for etcd")
 	flags.StringVar(&config.EtcdKey, "etcd-key", "", "PEM file of our key for etcd")
@@ -71,7 +71,10 @@ func parse(args, environment []string) (request, error) {
 		asked.help = usage(flags)
 		return asked, nil
 	}
-	if rest := flags.Args(); len(rest) > 0 {
+	if rest := flags.Args(); len(rest) == 1 && rest[0] == "version" {
+		asked.version = true // as errand takes it
+		return asked, nil
+	} else if len(rest) > 0 {
 		return asked, fmt.Errorf("unexpected argument %q", rest[0])
 	}
 	if err := fromEnvironment(flags, environment); err != nil {

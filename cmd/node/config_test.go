@@ -92,7 +92,7 @@ func TestBadSettingsAreRefusedByName(t *testing.T) {
 }
 
 func TestHelpAndVersionServeNothing(t *testing.T) {
-	for _, flag := range []string{"--help", "-h", "--version"} {
+	for _, flag := range []string{"--help", "-h", "--version", "version"} {
 		var stdout, stderr bytes.Buffer
 		if code := run(t.Context(), []string{flag}, nil, &stdout, &stderr); code != exitOK || stdout.Len() == 0 || stderr.Len() > 0 {
 			t.Errorf("%s: code %d, stdout %q, stderr %q", flag, code, &stdout, &stderr)

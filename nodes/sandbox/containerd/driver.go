@@ -20,6 +20,7 @@ import (
 	"go.uber.org/zap"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
+	"google.golang.org/grpc/status"
 
 	"github.com/errand-run/errand/cluster/records"
 	"github.com/errand-run/errand/nodes/sandbox"
@@ -170,17 +171,17 @@ func (d *Driver) greet(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, createMax)
 	defer cancel()
 	if _, err := d.client.Version(ctx); err != nil {
-		return records.Errorf(classOf(err), "containerd at %s does not answer: %w (is it running? --containerd names another socket, or private)", d.config.Address, err)
+		return records.Errorf(classOf(err), "containerd at %s does not answer: %s (is it running? --containerd names another socket, or private)", d.config.Address, unanswered(d.config.Address, err))
 	}
 	err := d.client.NamespaceService().Create(ctx, d.config.Namespace, nil)
 	if err != nil && !errdefs.IsAlreadyExists(err) {
-		return records.Errorf(classOf(err), "containerd namespace %s: %w", d.config.Namespace, err)
+		return records.Errorf(classOf(err), "containerd namespace %s: %s", d.config.Namespace, status.Convert(err).Message())
 	}
 	if _, err := d.client.TaskService().List(ctx, &tasks.ListTasksRequest{}); err != nil {
-		return records.Errorf(classOf(err), "containerd at %s can run nothing: %w", d.config.Address, err)
+		return records.Errorf(classOf(err), "containerd at %s can run nothing: %s", d.config.Address, status.Convert(err).Message())
 	}
 	if _, err := d.snapshot.Stat(ctx, "errand-snapshotter-probe"); err != nil && !errdefs.IsNotFound(err) {
-		return records.Errorf(classOf(err), "containerd's snapshotter %s: %w", d.config.Snapshotter, err)
+		return records.Errorf(classOf(err), "containerd's snapshotter %s: %s", d.config.Snapshotter, status.Convert(err).Message())
 	}
 	return nil
 }

@@ -3,10 +3,13 @@ package containerd
 import (
 	"context"
 	"errors"
+	"io/fs"
+	"os"
 	"strings"
 
 	"github.com/containerd/errdefs"
 	"github.com/containerd/errdefs/pkg/errgrpc"
+	"google.golang.org/grpc/status"
 
 	"github.com/errand-run/errand/cluster/records"
 )
@@ -55,6 +58,19 @@ func cause(err error) string {
 		return "the runtime gave no cause that may be shown"
 	}
 	return strings.Join(found, ", ")
+}
+
+// unanswered is why nobody answers at a socket, without what gRPC puts around it.
+func unanswered(address string, err error) string {
+	var path *fs.PathError
+	if _, missing := os.Stat(address); errors.As(missing, &path) {
+		return path.Err.Error()
+	}
+	text := status.Convert(err).Message()
+	if _, why, ok := strings.Cut(text, address+": "); ok {
+		text = strings.TrimPrefix(strings.TrimSuffix(why, `"`), "connect: ")
+	}
+	return text
 }
 
 // native turns what a service of containerd answered into its own error classes.

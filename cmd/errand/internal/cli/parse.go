@@ -1,9 +1,11 @@
 package cli
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"math"
+	"regexp"
 	"strconv"
 	"strings"
 	"time"
@@ -17,7 +19,18 @@ type durationValue struct {
 	value time.Duration
 	set   bool
 	zero  bool // whether 0 is allowed
+	// most is what the node takes, for the text about a value that no duration can hold.
+	most time.Duration
 }
+
+// The most that a node takes.
+const (
+	timeoutMost   = 366 * 24 * time.Hour
+	stopGraceMost = 24 * time.Hour
+)
+
+// durationForm is what is a duration but for its size.
+var durationForm = regexp.MustCompile(`^[+-]?((\d+(\.\d*)?|\.\d+)(ns|us|µs|μs|ms|s|m|h))+$`)
 
 func (d *durationValue) Type() string { return "duration" }
 
@@ -30,6 +43,10 @@ func (d *durationValue) String() string {
 
 func (d *durationValue) Set(text string) error {
 	value, err := time.ParseDuration(text)
+	if err != nil && durationForm.MatchString(text) {
+		most := cmp.Or(d.most, math.MaxInt64).Truncate(time.Hour)
+		return fmt.Errorf("too long: the most is %dh", int64(most.Hours()))
+	}
 	if err != nil {
 		return errors.New("not a duration: write it as in 90s, 10m or 1h30m")
 	}

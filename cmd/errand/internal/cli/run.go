@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/rand"
 	"fmt"
+	"strings"
 
 	"github.com/spf13/cobra"
 	"google.golang.org/protobuf/types/known/durationpb"
@@ -35,7 +36,10 @@ type runFlags struct {
 }
 
 func (a *app) runCommand() *cobra.Command {
-	flags := runFlags{stopGrace: durationValue{zero: true}}
+	flags := runFlags{
+		timeout: durationValue{most: timeoutMost}, startDeadline: durationValue{most: timeoutMost},
+		stopGrace: durationValue{zero: true, most: stopGraceMost},
+	}
 	cmd := &cobra.Command{
 		Use:   "run [flags] IMAGE -- COMMAND [ARG...]",
 		Short: "Run a command and exit with its exit code",
@@ -111,6 +115,9 @@ func (a *app) createRequest(cmd *cobra.Command, args []string, flags runFlags) (
 	}
 	if cmd.Flags().Changed("idempotency-key") && flags.idempotencyKey == "" {
 		return nil, usage("--idempotency-key is empty: without a key of your own leave the flag out")
+	}
+	if flags.workdir != "" && !strings.HasPrefix(flags.workdir, "/") {
+		return nil, usage("--workdir %q: must be an absolute path", flags.workdir)
 	}
 	if err := checkCommand(command); err != nil {
 		return nil, err
