@@ -319,6 +319,36 @@ func TestEnd(t *testing.T) {
 	testBuilder(t, cases)
 }
 
+func TestRetire(t *testing.T) {
+	ended := func(w *world) *recordv1.Run {
+		return w.run(func(r *recordv1.Run) { r.Status = recordv1.Status_STATUS_SUCCEEDED })
+	}
+	prepared := func(w *world) int64 {
+		mod, _ := w.placed()
+		return w.do(w.keys.End(ended(w), mod, testNode)).Revision
+	}
+	retire := func(w *world, mod int64) records.Txn {
+		leased := lease(w.t, func(deliver func(records.LeaseResult)) { w.s.Grant(records.TombstoneTTL, deliver) })
+		return w.keys.Retire(ended(w), mod, leased.Lease, 1_700_000_000_001)
+	}
+	cases := changes(prepared, retire, func(w *world, _ records.Result) {
+		w.present(w.keys.Gone(testRun), w.keys.Node(testNode), w.keys.NodeInfo(testNode))
+		kv, _ := w.get(w.keys.Gone(testRun))
+		gone := &recordv1.Gone{}
+		if err := records.Decode(kv, gone); err != nil || gone.GetDeletedAt() != 1_700_000_000_001 || kv.Lease == 0 {
+			w.t.Errorf("the tombstone is %v with lease %d, %v", gone, kv.Lease, err)
+		}
+		if w.do(w.keys.Create(w.run(nil), 1000)).Succeeded {
+			w.t.Error("the run was created again")
+		}
+	})
+	cases = append(cases, step{
+		name: "of a run that has not ended", answers: runOnly,
+		build: func(w *world) records.Txn { return retire(w, w.created()) },
+	})
+	testBuilder(t, cases)
+}
+
 func TestNote(t *testing.T) {
 	note := func(w *world, mod int64) records.Txn {
 		return w.keys.Note(w.run(func(r *recordv1.Run) { r.LateExits = []*recordv1.LateExit{{Attempt: 1}} }), mod)

@@ -119,7 +119,7 @@ func pendingRun(facts Facts, r *Run) []Pending {
 		pending = append(pending, p)
 	}
 	for _, c := range r.Alive() {
-		if m := facts.machine(c.Node); r.Record == nil || r.Terminal() && (m == nil || !m.Broken) {
+		if m := facts.machine(c.Node); (r.Record == nil || r.Terminal()) && (m == nil || !m.Broken) {
 			pending = append(pending, Pending{Run: r.ID, Node: c.Node, What: "a command that runs", Why: "the run has ended", Since: c.Started})
 		}
 	}

@@ -160,6 +160,11 @@ func step(s state, in operation, out outcome) (bool, state) {
 		return !out.known || out.refused || out.exists == (s == present || s == finished) && out.ended == (s == finished), s
 	}
 	if out.refused {
+		if in.verb == VerbSubmit && out.class == records.ClassInvalid && s == absent {
+			// It created the run itself and learned so only when it asked again, after the
+			// run had ended and was deleted.
+			return true, present
+		}
 		return refusable(s, in, out), s
 	}
 	switch in.verb {

@@ -1,6 +1,7 @@
 package mutation
 
 import (
+	"slices"
 	"time"
 
 	"google.golang.org/protobuf/proto"
@@ -99,4 +100,41 @@ func places(txn records.Txn) int32 {
 		}
 	}
 	return 0
+}
+
+// tombstonesIgnored creates a run although there was one of that name that was
+// deleted.
+func tombstonesIgnored(seat Seat) {
+	seat.Ports.Store = store{Store: seat.Ports.Store, before: func(txn records.Txn) records.Txn {
+		return withoutCompares(txn, func(c records.Compare) bool { return kindOf(c.Key) == "gone" })
+	}}
+}
+
+// absentWritten takes a run that is not there any more for what it last was, and
+// writes it again.
+func absentWritten(seat Seat) {
+	last, missed := map[string]records.KV{}, map[string]bool{}
+	seat.Ports.Store = store{
+		Store: seat.Ports.Store,
+		before: func(txn records.Txn) records.Txn {
+			return withoutCompares(txn, func(c records.Compare) bool { return c.Target == records.TargetMod && missed[c.Key] })
+		},
+		after: func(sent records.Txn, result records.Result) records.Result {
+			if result.Err != nil || !sent.ReadOnly() || len(sent.Then) == 0 || kindOf(sent.Then[0].Key) != "runs" {
+				return result
+			}
+			key := sent.Then[0].Key
+			kv, there := result.First(0)
+			before, known := last[key]
+			switch {
+			case there:
+				last[key] = kv
+			case known:
+				missed[key] = true
+				result.Responses = slices.Clone(result.Responses)
+				result.Responses[0].KVs = []records.KV{before}
+			}
+			return result
+		},
+	}
 }

@@ -109,3 +109,39 @@ func cancelsTooLate(p *plan.Plan) {
 		}
 	}
 }
+
+// deleteRun adds the deletion of the run that was submitted last.
+func deleteRun(p *plan.Plan, at plan.Duration, node string) {
+	label := p.Workload[len(p.Workload)-1].Label
+	p.Workload = append(p.Workload, plan.Call{At: at, Verb: plan.VerbDelete, Node: node, Label: label})
+}
+
+// reused delete runs soon after their end, and submit them again by the same key.
+func reused(p *plan.Plan) {
+	p.Options.SandboxesMax = 32
+	for i, node := range p.Options.NodeNames() {
+		for k := range 5 {
+			at := seconds(10 + 20*k + i)
+			submit(p, at, node, plan.Command{Takes: seconds(2)})
+			again := p.Workload[len(p.Workload)-1]
+			again.Key, again.At = again.Label, at+seconds(15)
+			p.Workload[len(p.Workload)-1].Key = again.Label
+			deleteRun(p, at+seconds(10), node)
+			p.Workload = append(p.Workload, again)
+		}
+	}
+}
+
+// retired delete the runs of a node that is lost before it comes back and tells how
+// they ended.
+func retired(p *plan.Plan) {
+	p.Options.SandboxesMax = 32
+	names, away := p.Options.NodeNames(), p.Options.NodeNames()[0]
+	addFault(p, seconds(30), seconds(180), plan.StoreAway{Node: away})
+	addFault(p, seconds(30), seconds(180), plan.Cut{From: []string{away}, To: names[1:], Both: true})
+	for k := range 8 {
+		submit(p, seconds(10+k), away, plan.Command{Takes: seconds(600)})
+		deleteRun(p, seconds(190), names[1])
+	}
+	p.Options.Converge += plan.Duration(30 * time.Minute)
+}

@@ -86,6 +86,8 @@ func Table() []Mutation {
 		{Name: "clock health ignored", Seeds: 10, How: "a wall clock that has just stepped decides what is irreversible", Breaks: []check.Guarantee{check.G9}, Wrap: healthIgnored, Wanted: quiet, Shape: stepsForward},
 		{Name: "end not clamped", Seeds: 10, How: "a run's end is dated by a wall clock that was set back", Breaks: []check.Guarantee{check.G11}, Wrap: endNotClamped, Wanted: quiet, Shape: stepsBack},
 		{Name: "cancel always wins", Seeds: 10, How: "a stop is taken to have reached a command that had ended before", Breaks: []check.Guarantee{check.G7}, Wrap: stopsAlwaysReach, Wanted: quiet, Shape: cancelsTooLate},
+		{Name: "no tombstone", Seeds: 10, How: "a run is created although one of that name was deleted", Breaks: []check.Guarantee{check.G1}, Wrap: tombstonesIgnored, Wanted: quiet, Shape: reused},
+		{Name: "absent written again", Seeds: 10, How: "a run that is not there any more is taken for what it was last, and written", Breaks: []check.Guarantee{check.G1}, Wrap: absentWritten, Wanted: quiet, Shape: retired},
 	}
 }
 

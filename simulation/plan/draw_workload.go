@@ -65,6 +65,22 @@ func drawRun(r *rand.Rand, o Options, at time.Duration, label string) []Call {
 			Verb: VerbGet, Node: node(), Label: label,
 		})
 	}
+	return append(calls, drawDeletes(r, o, first)...)
+}
+
+// drawDeletes deletes the run soon after it may have ended, and may submit it again.
+func drawDeletes(r *rand.Rand, o Options, first Call) (calls []Call) {
+	node := func() string { return NodeName(r.IntN(o.Nodes)) }
+	for chance(r, 0.2) {
+		later := first.Command.Takes + Duration(between(r, 0, pick(r, time.Second, time.Minute, 5*time.Minute)).Round(time.Millisecond))
+		calls = append(calls, Call{At: first.At + later, Verb: VerbDelete, Node: node(), Label: first.Label})
+		if first.Key != "" && chance(r, 0.3) {
+			again := first
+			again.At += later + Duration(between(r, 0, pick(r, 20*time.Millisecond, time.Minute)).Round(time.Millisecond))
+			again.Node = node()
+			calls = append(calls, again)
+		}
+	}
 	return calls
 }
 

@@ -124,6 +124,8 @@ const (
 	VerbSubmit = "submit"
 	VerbCancel = "cancel"
 	VerbGet    = "get"
+	// VerbDelete deletes a run that has ended, as retention does.
+	VerbDelete = "delete"
 )
 
 // Call is one call of a client.
@@ -246,7 +248,7 @@ func (c Call) check() error {
 		if c.Command.Timeout <= 0 || c.Command.StartDeadline <= 0 || c.Command.StopGrace <= 0 {
 			return errors.New("the command's bounds must be above 0")
 		}
-	case VerbCancel, VerbGet:
+	case VerbCancel, VerbGet, VerbDelete:
 	default:
 		return fmt.Errorf("there is no verb %q", c.Verb)
 	}

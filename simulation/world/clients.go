@@ -152,6 +152,8 @@ func (a *call) carryOut() {
 			}
 			a.cancel()
 		})
+	case plan.VerbDelete:
+		a.remove(1)
 	default:
 		a.read(func(run *recordv1.Run) { a.answer(outcomeOK, run, "read") })
 	}
@@ -220,6 +222,11 @@ func (a *call) submit(run *recordv1.Run, txn records.Txn, try int) {
 
 // read reads the run's record; nil is given for one that does not exist.
 func (a *call) read(then func(*recordv1.Run)) {
+	a.readAt(func(run *recordv1.Run, _ int64) { then(run) })
+}
+
+// readAt is read, with the revision at which the record was last written.
+func (a *call) readAt(then func(run *recordv1.Run, mod int64)) {
 	a.daemon.calls.Txn(records.Read(records.Get(a.world.keys.Run(a.run))), func(result records.Result) {
 		if result.Err != nil {
 			// A read has done nothing, whatever became of it.
@@ -228,7 +235,7 @@ func (a *call) read(then func(*recordv1.Run)) {
 		}
 		kv, ok := result.First(0)
 		if !ok {
-			then(nil)
+			then(nil, 0)
 			return
 		}
 		run, err := records.DecodeRun(kv)
@@ -236,7 +243,7 @@ func (a *call) read(then func(*recordv1.Run)) {
 			a.fail(err)
 			return
 		}
-		then(run)
+		then(run, kv.Mod)
 	})
 }
 
