@@ -21,10 +21,13 @@
 // nowhere does neither: repeats go past it, down the ranks and around again. next_wake is wall time, and nothing is
 // done by a wall clock that is not healthy; repeats and answers are durations and
 // count on the boottime clock, which no step of the wall clock reaches and which
-// goes on while the machine sleeps.
+// goes on while the machine sleeps. It is the wall time of whichever node wrote it, so
+// it is not believed when it is far ahead: the run is woken once more, and its answer
+// is a duration. So are all that wait for a wall time when the clock here was set.
 package deadline
 
 import (
+	"maps"
 	"slices"
 	"strconv"
 	"time"
@@ -52,6 +55,15 @@ const (
 	// lookMax bounds the wait for a wall time, so that a step of the wall clock or a
 	// sleep of the machine is noticed.
 	lookMax = 10 * time.Second
+	// waitingMax and placedMax bound how long a next_wake is believed, of a run without
+	// and with a placement, and placedMax what an answer may ask for. Whoever wrote the
+	// time may have had a clock that was ahead. A waiting run is looked at far more often
+	// than this, and one wake too many an hour costs a running one nothing.
+	waitingMax = time.Minute
+	placedMax  = time.Hour
+	// stepMax is by how much the wall may move against boottime between two looks
+	// without having been set.
+	stepMax = time.Second
 	// hedgeAfter is how much later than the one before it in rank an actor acts.
 	hedgeAfter = 500 * time.Millisecond
 	// turnPause lets other inputs in between two full turns.
@@ -101,6 +113,10 @@ type Machine struct {
 	// time. byBoot holds those that were woken or are about to be for a takeover, in
 	// nanoseconds of boottime. Each run is in exactly one.
 	byWall, byBoot queue
+	// offset is by how much the wall was ahead of boottime at the last look; set says
+	// that it has moved and that nobody was woken for it yet.
+	offset time.Duration
+	set    bool
 	// armed is the boottime at which the timer fires; 0 when there is none.
 	armed time.Duration
 	// past counts the wakes that have passed over an owner since pastSince.
@@ -120,6 +136,7 @@ func (m *Machine) Step(now actors.Instant, in actors.Input) []actors.Effect {
 		m.activate()
 	}
 	m.look(now)
+	m.lookAtWall(now)
 	switch in := in.(type) {
 	case actors.Followed:
 		if in.Prefix == m.cfg.Keys.Nodes() {
@@ -196,9 +213,29 @@ func (m *Machine) wakeMoved(now actors.Instant, before *placement.View) {
 		}
 	}
 	slices.Sort(moved)
-	for i, run := range moved {
+	m.wakeSoon(now, moved)
+}
+
+// lookAtWall has all runs woken when the wall clock was set and can be trusted again:
+// what they wait for may have been written by the clock of before.
+func (m *Machine) lookAtWall(now actors.Instant) {
+	offset := time.Duration(now.Wall.UnixNano()) - now.Boot
+	if m.offset != 0 && (offset-m.offset).Abs() > stepMax {
+		m.set = true
+	}
+	m.offset = offset
+	if !m.set || !now.WallHealthy {
+		return
+	}
+	m.set = false
+	m.wakeSoon(now, slices.Sorted(maps.Keys(m.entries)))
+}
+
+// wakeSoon has runs woken in their order, spread over the time of a takeover.
+func (m *Machine) wakeSoon(now actors.Instant, runs []string) {
+	for i, run := range runs {
 		e := m.entries[run]
-		at := m.spread(now, i, len(moved))
+		at := m.spread(now, i, len(runs))
 		if e.in != &m.byBoot || e.at > at {
 			m.byBoot.put(e, at)
 		}
@@ -234,7 +271,10 @@ func (m *Machine) awake(now actors.Instant, message *actorv1.Awake) {
 	if e == nil || e.in != &m.byBoot || message.GetInMs() <= 0 {
 		return
 	}
-	wait := max(time.Duration(message.GetInMs())*time.Millisecond, awakeMin)
+	wait := placedMax
+	if in := message.GetInMs(); in < placedMax.Milliseconds() {
+		wait = max(time.Duration(in)*time.Millisecond, awakeMin)
+	}
 	m.byBoot.put(e, int64(now.Boot+wait))
 }
 
@@ -265,30 +305,36 @@ func (m *Machine) followed(now actors.Instant, batch records.Batch) {
 			m.entries[run] = e
 		}
 		e.wakes = 0
-		next := m.noteLive(e, change.KV)
+		next, believed := m.noteLive(e, change.KV)
 		switch {
 		case takeover:
 			m.byBoot.put(e, m.spread(now, i, len(changes)))
 		case m.lostSession(e):
 			m.byBoot.put(e, int64(now.Boot+m.delay()))
+		case time.UnixMilli(next).Sub(now.Wall) > believed:
+			m.byBoot.put(e, int64(now.Boot+believed+m.delay()))
 		default:
 			m.byWall.put(e, next)
 		}
 	}
 }
 
-// noteLive keeps in which session a run is, and returns its next_wake.
-func (m *Machine) noteLive(e *entry, kv records.KV) int64 {
+// noteLive keeps in which session a run is, and returns its next_wake and how far
+// ahead that is believed.
+func (m *Machine) noteLive(e *entry, kv records.KV) (next int64, believed time.Duration) {
 	live := &recordv1.Live{}
 	if err := records.Decode(kv, live); err != nil {
 		// Due at once: the run actor knows better.
 		m.log(actors.LogError, "a live key can not be read", "error", err.Error())
-		return 0
+		return 0, placedMax
 	}
 	if m.cfg.Sessions {
 		m.seat(e, live.GetNode(), live.GetSession())
 	}
-	return live.GetNextWake()
+	if live.GetNode() == "" {
+		return live.GetNextWake(), waitingMax
+	}
+	return live.GetNextWake(), placedMax
 }
 
 // wakeDue wakes what is due, and tells whether more is.

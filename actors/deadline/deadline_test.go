@@ -211,6 +211,56 @@ func TestStepOfTheWallClockIsNoticed(t *testing.T) {
 	}
 }
 
+// Whoever wrote a next_wake may have had a clock that was a day ahead.
+func TestFarNextWakeIsNotBelieved(t *testing.T) {
+	for _, c := range []struct {
+		name, node string
+		next       time.Duration
+		answer     time.Duration
+		woken      []time.Duration
+	}{
+		{"a waiting run", "", 24 * time.Hour, time.Hour, []time.Duration{waitingMax, waitingMax + time.Hour}},
+		{"a placed run", "n1", 24 * time.Hour, 24 * time.Hour, []time.Duration{placedMax, 2 * placedMax}},
+		{"a waiting run in time", "", 30 * time.Second, time.Hour, []time.Duration{30 * time.Second}},
+		{"a placed run in time", "n1", 30 * time.Minute, time.Hour, []time.Duration{30 * time.Minute}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			b := newBench(t)
+			b.change(true)
+			event := live("a", 0, 0)
+			event.KV.Value = records.Encode(&recordv1.Live{NextWake: epoch.Add(c.next).UnixMilli(), Node: c.node, Session: 1})
+			b.change(false, event)
+			for _, at := range c.woken {
+				b.until(at - time.Millisecond)
+				if got := b.take(); len(got) != 0 {
+					t.Fatalf("woken %v before %s", got, at)
+				}
+				b.until(at)
+				if got := b.take(); len(got) != 1 {
+					t.Fatalf("woken %v at %s", got, at)
+				}
+				b.answer("a", c.answer)
+			}
+		})
+	}
+}
+
+func TestAllAreWokenWhenTheWallClockWasSetAndCanBeTrustedAgain(t *testing.T) {
+	b := newBench(t)
+	b.change(true)
+	b.change(false, live("a", 0, 30*time.Second), live("b", 0, 40*time.Second))
+	b.now.Wall, b.now.WallHealthy = b.now.Wall.Add(-24*time.Hour), false
+	b.until(time.Minute)
+	if got := b.take(); len(got) != 0 {
+		t.Fatalf("woken %v by a clock that was just set", got)
+	}
+	b.now.WallHealthy = true
+	b.until(time.Minute + lookMax + takeoverSpread)
+	if got := b.take(); !slices.Contains(got, "a") || !slices.Contains(got, "b") {
+		t.Fatalf("woken %v", got)
+	}
+}
+
 func TestUnreadableLiveKeyIsDueAtOnce(t *testing.T) {
 	b := newBench(t)
 	b.change(true)

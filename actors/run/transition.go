@@ -252,7 +252,7 @@ func lookWaiting(now actors.Instant, s snapshot, _ request) decision {
 	if startDeadlinePassed(now, s.run) {
 		return endByStartDeadline(now, s)
 	}
-	if wait := untilMilli(now, s.run.GetNotBefore()); wait > 0 {
+	if wait := untilNotBefore(now, s.run); wait > 0 {
 		return decision{lookAgain: wait}
 	}
 	return decision{seek: true}

@@ -23,6 +23,8 @@ const (
 	unboundedLook = time.Hour
 	// unhealthyLook is when to look again while the wall clock can not be trusted.
 	unhealthyLook = time.Second
+	// dueAtOnce is a wall time that every clock is past.
+	dueAtOnce = 1
 )
 
 // milliAfter rounds up, so that a wake at the result is never early.
@@ -69,10 +71,28 @@ func timeoutLongPassed(now actors.Instant, run *recordv1.Run) bool {
 	return at > 0 && now.WallHealthy && now.Milli() >= at
 }
 
+// untilNotBefore is how long a run has still to wait after a void. Nothing waits
+// longer than backoffMax: a time beyond was written by a clock that was ahead.
+func untilNotBefore(now actors.Instant, run *recordv1.Run) time.Duration {
+	if wait := untilMilli(now, run.GetNotBefore()); wait <= backoffMax {
+		return max(wait, 0)
+	}
+	return 0
+}
+
 // nextWake is when a run must be looked at again, as its live key tells the
 // deadline actor. It is a function of the record, so that every transaction can
-// write it.
+// write it. A clock that has just been set knows no later time that others could go
+// by: what a node has is due at once then, and the answer to the wake is a duration.
 func nextWake(now actors.Instant, run *recordv1.Run) int64 {
+	if !now.WallHealthy && run.GetPlacement() != nil {
+		return dueAtOnce
+	}
+	return wakeAt(now, run)
+}
+
+// wakeAt is when a run must be looked at again by this node's wall clock.
+func wakeAt(now actors.Instant, run *recordv1.Run) int64 {
 	if run.GetWish() != nil {
 		return milliAfter(now, wishReminder)
 	}
@@ -80,7 +100,7 @@ func nextWake(now actors.Instant, run *recordv1.Run) int64 {
 	switch phaseOf(run) {
 	case waiting:
 		next := milliAfter(now, waitingLook)
-		if run.GetNotBefore() > now.Milli() {
+		if untilNotBefore(now, run) > 0 {
 			next = run.GetNotBefore()
 		}
 		at = earlier(startDeadline(run), next)
@@ -97,19 +117,30 @@ func nextWake(now actors.Instant, run *recordv1.Run) int64 {
 }
 
 // untilWake is nextWake as the answer to a wake. It is positive: what is due but
-// may not be done by a clock that is not healthy is looked at soon.
+// may not be done by a clock that is not healthy is looked at soon, and what seems to
+// be far off is not believed from it.
 func untilWake(now actors.Instant, run *recordv1.Run) time.Duration {
-	d := untilMilli(now, nextWake(now, run))
-	if d <= 0 || !now.WallHealthy && d < unhealthyLook {
+	d := untilMilli(now, wakeAt(now, run))
+	switch {
+	case d <= 0:
 		return unhealthyLook
+	case !now.WallHealthy:
+		return min(max(d, unhealthyLook), waitingLook)
+	default:
+		return d
 	}
-	return d
 }
 
 // holdBackoff is how long to wait after every node has refused. It doubles with
-// the time that the run has waited, so that nothing need be counted or stored.
+// the time that the run has waited, so that nothing need be counted or stored. Whoever
+// queued it may have had a clock that was ahead: how long it has waited is not known
+// then.
 func holdBackoff(now actors.Instant, run *recordv1.Run) time.Duration {
-	return min(max(-untilMilli(now, run.GetQueuedAt()), backoffMin), backoffMax)
+	waited := -untilMilli(now, run.GetQueuedAt())
+	if waited < -waitingLook {
+		return waitingLook
+	}
+	return min(max(waited, backoffMin), backoffMax)
 }
 
 // doubling is the n-th backoff, n from 0.
