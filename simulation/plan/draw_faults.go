@@ -152,7 +152,10 @@ var recipes = []recipe{
 		}
 	}},
 	{ClassNode, 3, func(d *drawer) { n := d.node(); d.down(n, d.lasts(), Crash{Node: n}) }},
-	{ClassNode, 2, func(d *drawer) { n := d.node(); d.down(n, d.lasts(), Restart{Node: n}) }},
+	{ClassNode, 2, func(d *drawer) {
+		n := d.node()
+		d.down(n, d.lasts(), Restart{Node: n, Revoke: chance(d.Rand, 0.15)})
+	}},
 	{ClassNode, 1, func(d *drawer) { n := d.node(); d.down(n, d.lasts()+10*time.Second, Reboot{Node: n}) }},
 	{ClassNode, 2, func(d *drawer) { n := d.node(); d.down(n, d.lasts(), Pause{Node: n, Suspend: chance(d.Rand, 0.3)}) }},
 	{ClassNode, 0.15, func(d *drawer) { n := d.node(); d.down(n, d.lasts(), Pause{Node: n, Uncounted: true}) }},
@@ -229,4 +232,13 @@ var recipes = []recipe{
 	}},
 	{ClassSandbox, 1, func(d *drawer) { d.add(d.lasts(), GuardDeath{Node: d.node()}) }},
 	{ClassSandbox, 1, func(d *drawer) { d.add(0, LogDeath{Node: d.node()}) }},
+	{ClassNetwork, 1, func(d *drawer) {
+		f := Selected{Message: pick(d.Rand, "Start", "Started", "Exited", "Voided", "Stop", "Ack", "Wake", "Reserve", "Reserved")}
+		if chance(d.Rand, 0.5) {
+			f.Hold = Duration(between(d.Rand, 0, pick(d.Rand, 10*time.Second, 10*time.Minute)))
+		}
+		d.add(pick(d.Rand, d.lasts(), d.lasts(), d.o.Length.D()), f)
+	}},
+	{ClassNode, 1, func(d *drawer) { d.add(d.lasts(), DiskErrors{Node: d.node(), Chance: d.Float64()}) }},
+	{ClassSandbox, 1.5, func(d *drawer) { d.add(d.lasts(), Flaky{Node: d.node(), Chance: d.Float64()}) }},
 }

@@ -129,10 +129,20 @@ var kinds = []What{
 	SlowKill{},
 	GuardDeath{},
 	LogDeath{},
+	Selected{},
+	DiskErrors{},
+	Flaky{},
 }
 
 // Faults of the network and of what nodes believe of each other.
 type (
+	// Selected loses every message of one type between the nodes, or delivers it so much
+	// later.
+	Selected struct {
+		// Message is the type's name without its package: Started, Exited.
+		Message string   `json:"message"`
+		Hold    Duration `json:"hold,omitempty"`
+	}
 	// Cut loses every packet from one set of nodes to another, in that direction only.
 	Cut struct {
 		From []string `json:"from"`
@@ -174,13 +184,20 @@ type (
 
 // Faults of machines and daemons.
 type (
+	// DiskErrors let syncs of a node's journal fail: nothing of them is durable.
+	DiskErrors struct {
+		Node   string  `json:"node"`
+		Chance float64 `json:"chance"`
+	}
 	// Crash kills the daemon; it comes back at the end.
 	Crash struct {
 		Node string `json:"node"`
 	}
-	// Restart stops the daemon as an update does; it comes back at the end.
+	// Restart stops the daemon as an update does; it comes back at the end. Revoke lets
+	// whoever stops it end its session too, while its sandboxes run on.
 	Restart struct {
-		Node string `json:"node"`
+		Node   string `json:"node"`
+		Revoke bool   `json:"revoke,omitempty"`
 	}
 	// Reboot takes the machine down; it comes back at the end, on a new boot id.
 	Reboot struct {
@@ -343,6 +360,12 @@ type (
 	// GuardDeath kills the guard of a node, which comes back at the end.
 	GuardDeath struct {
 		Node string `json:"node"`
+	}
+	// Flaky lets the runtime of a node do what it is asked to and not say so, leave what
+	// it has given up to make, lose the end of logs, and keep what a reboot should end.
+	Flaky struct {
+		Node   string  `json:"node"`
+		Chance float64 `json:"chance"`
 	}
 	// LogDeath kills the log processes of a node's sandboxes; one that lasts kills also
 	// those of sandboxes that are started meanwhile.

@@ -359,3 +359,30 @@ func (LogDeath) Class() Class { return ClassSandbox }
 
 // On is its node.
 func (f LogDeath) On() string { return f.Node }
+
+// Kind names the fault.
+func (Selected) Kind() string { return "selected" }
+
+// Class is network.
+func (Selected) Class() Class { return ClassNetwork }
+
+// On names no node.
+func (Selected) On() string { return "" }
+
+// Kind names the fault.
+func (DiskErrors) Kind() string { return "disk_errors" }
+
+// Class is node.
+func (DiskErrors) Class() Class { return ClassNode }
+
+// On is its node.
+func (f DiskErrors) On() string { return f.Node }
+
+// Kind names the fault.
+func (Flaky) Kind() string { return "flaky" }
+
+// Class is sandbox.
+func (Flaky) Class() Class { return ClassSandbox }
+
+// On is its node.
+func (f Flaky) On() string { return f.Node }

@@ -3,11 +3,16 @@ package world
 import (
 	"fmt"
 	"slices"
+	"strings"
 
+	actorv1 "github.com/errand-run/errand/messages/errand/actor/v1"
 	"github.com/errand-run/errand/simulation/network"
 	"github.com/errand-run/errand/simulation/plan"
 	"github.com/errand-run/errand/simulation/virtual"
 )
+
+// messagePackage comes before the names of the actors' messages.
+const messagePackage = "errand.actor.v1."
 
 // applyNetwork applies the faults of the network and of the views.
 func (w *World) applyNetwork(a *active) (end func()) {
@@ -15,6 +20,11 @@ func (w *World) applyNetwork(a *active) (end func()) {
 	case plan.Cut, plan.Noise, plan.Hold, plan.DoubledTell:
 		w.refreshLinks()
 		return w.refreshLinks
+	case plan.Selected:
+		return w.Network.Script(func(_, _ string, deliver *actorv1.Deliver) (network.Fate, bool) {
+			_, name, _ := strings.Cut(deliver.GetType(), messagePackage)
+			return network.Fate{Drop: f.Hold == 0, HoldFor: f.Hold.D()}, name == f.Message
+		})
 	case plan.View:
 		view := w.Members.Of(f.Node)
 		for _, name := range w.plan.Options.NodeNames() {

@@ -22,7 +22,12 @@ func (w *World) applyNode(a *active) (end func()) {
 	case plan.Crash:
 		return w.withoutDaemon(s, func() { w.exit(s, -1) })
 	case plan.Restart:
-		return w.withoutDaemon(s, func() { w.stop(s) })
+		return w.withoutDaemon(s, func() {
+			w.stop(s)
+			if f.Revoke {
+				w.revoke(s)
+			}
+		})
 	case plan.Reboot:
 		return w.withoutPower(s)
 	case plan.Pause:
@@ -32,7 +37,7 @@ func (w *World) applyNode(a *active) (end func()) {
 			s.daemon.panics[f.Actor] += f.Turns
 		}
 		return nil
-	case plan.DiskStall, plan.DiskFull:
+	case plan.DiskStall, plan.DiskFull, plan.DiskErrors:
 		return w.refreshed(s)
 	case plan.DiskSwap:
 		return w.applySwap(s, w.seats[f.With])
@@ -243,6 +248,11 @@ func alter(f *machine.Faults, a *active) {
 		}
 	case plan.DiskFull:
 		f.Disk.Full = true
+	case plan.DiskErrors:
+		f.Disk.ErrorRate = what.Chance
+	case plan.Flaky:
+		f.Runtime.AnswerLostRate, f.Runtime.CreateLeaveRate = what.Chance, what.Chance
+		f.Runtime.IncompleteRate, f.Runtime.KeepRate = what.Chance, what.Chance
 	case plan.SlowCreate:
 		f.Runtime.SlowRate, f.Runtime.Slow = 1, upTo(what.By)
 	case plan.FailedStart:

@@ -34,8 +34,8 @@ func (w *World) applyStore(a *active) (end func()) {
 		w.Store.Unlease(w.keys.Node(f.Node))
 		return nil
 	case plan.LeaseRevoked:
-		if kv, ok := w.Store.State().Get(w.keys.Node(f.Node)); ok && kv.Lease != 0 {
-			w.Store.DropLease(kv.Lease)
+		if s := w.seats[f.Node]; s != nil {
+			w.revoke(s)
 		}
 		return nil
 	case plan.Compaction:
@@ -46,6 +46,13 @@ func (w *World) applyStore(a *active) (end func()) {
 		return w.refreshStoreLinks
 	default:
 		panic(fmt.Sprintf("world: nobody applies %s", a.What.Kind()))
+	}
+}
+
+// revoke ends the lease of a node's session.
+func (w *World) revoke(s *seat) {
+	if kv, ok := w.Store.State().Get(w.keys.Node(s.name)); ok && kv.Lease != 0 {
+		w.Store.DropLease(kv.Lease)
 	}
 }
 
