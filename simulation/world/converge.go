@@ -32,10 +32,21 @@ func (w *World) beginConvergence() {
 func (w *World) lookForConvergence() {
 	if w.checks.LiveRuns() == 0 && w.clients.open == 0 && w.checks.Settled(w.facts(true)) {
 		w.converged = w.timeline.Now()
-		w.timeline.After(settleTime, func() { w.over = true })
+		w.timeline.After(settleTime, w.settled)
 		return
 	}
 	w.timeline.After(convergePoll, w.lookForConvergence)
+}
+
+// settled ends the world, unless a run came late: a submit whose client waits no longer
+// may still be done, and its run has its time like any other.
+func (w *World) settled() {
+	if w.checks.LiveRuns() == 0 {
+		w.over = true
+		return
+	}
+	w.converged = 0
+	w.lookForConvergence()
 }
 
 // facts are what the machines show now.
