@@ -87,6 +87,7 @@ func Table() []Mutation {
 		{Name: "end not clamped", Seeds: 10, How: "a run's end is dated by a wall clock that was set back", Breaks: []check.Guarantee{check.G11}, Wrap: endNotClamped, Wanted: quiet, Shape: stepsBack},
 		{Name: "cancel always wins", Seeds: 10, How: "a stop is taken to have reached a command that had ended before", Breaks: []check.Guarantee{check.G7}, Wrap: stopsAlwaysReach, Wanted: quiet, Shape: cancelsTooLate},
 		{Name: "no tombstone", Seeds: 10, How: "a run is created although one of that name was deleted", Breaks: []check.Guarantee{check.G1}, Wrap: tombstonesIgnored, Wanted: quiet, Shape: reused},
+		{Name: "unknown sent again", Seeds: 30, How: "a write of unknown outcome is sent again, and the second answer taken for that of both", Breaks: []check.Guarantee{check.Linearizable}, Wrap: unknownSentAgain, Wanted: quiet, Shape: reusedUnsurely},
 		{Name: "absent written again", Seeds: 10, How: "a run that is not there any more is taken for what it was last, and written", Breaks: []check.Guarantee{check.G1}, Wrap: absentWritten, Wanted: quiet, Shape: retired},
 	}
 }
