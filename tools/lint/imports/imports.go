@@ -118,9 +118,13 @@ func folderOf(path string) (folder string, ours bool) {
 	return strings.CutPrefix(path, Module+"/")
 }
 
-// layerOf returns the height of a folder's layer, -1 outside the layers.
+// layerOf returns the height of a folder's layer, -1 outside the layers. The
+// simulation's own command is a part of it.
 func layerOf(folder string) int {
 	top, _, _ := strings.Cut(folder, "/")
+	if within(folder, "cmd/simulate") {
+		top = "simulation"
+	}
 	for i, layer := range layers {
 		if layer == top {
 			return i

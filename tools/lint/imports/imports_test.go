@@ -13,5 +13,5 @@ func TestImports(t *testing.T) {
 	analysistest.Run(t, analysistest.TestData(), imports.Analyzer,
 		module+"/actors/run", module+"/actors/shell", module+"/cluster/host", module+"/cluster/store",
 		module+"/nodes", module+"/nodes/journal", module+"/nodes/sandbox/null", module+"/nodes/sandbox/process",
-		module+"/api", module+"/boot")
+		module+"/api", module+"/boot", module+"/cmd/node", module+"/cmd/simulate")
 }

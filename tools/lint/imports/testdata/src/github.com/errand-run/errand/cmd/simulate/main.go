@@ -1,0 +1,3 @@
+package simulate
+
+import _ "github.com/errand-run/errand/simulation"
