@@ -67,11 +67,11 @@ func (c comparison) sample(ctx context.Context, binary string) (s sample, err er
 		return s, err
 	}
 	s.load, _, _ = strings.Cut(string(load), " ")
-	delays, err := exitDelays(ctx, d)
+	seen, err := exitDelays(ctx, d)
 	if err != nil {
 		return s, err
 	}
-	s.median, s.p99 = percentile(delays, 50), percentile(delays, 99)
+	s.median, s.p99 = percentile(seen.all(), 50), percentile(seen.all(), 99)
 	for _, submitters := range compareSubmitters {
 		if s.rate[submitters], s.cpu[submitters], err = c.through(ctx, d, submitters, truth); err != nil {
 			return s, err

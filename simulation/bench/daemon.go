@@ -40,27 +40,38 @@ func startBinary(ctx context.Context, binary string, flags ...string) (*benchDae
 // stop ends the daemon and removes what it left.
 func (d *benchDaemon) stop() error { return errors.Join(d.Stop(), os.RemoveAll(d.dir)) }
 
-// busy is the processor time that the whole machine has spent so far outside
-// idle: the daemon, its supervisors and the commands.
-func busy() (time.Duration, error) {
+// processor is what the machine's processors have done since its boot.
+type processor struct {
+	// busy is the time spent outside idle: the daemon, its supervisors and the
+	// commands. stolen is what the host of a virtual machine gave to others meanwhile.
+	busy, stolen time.Duration
+}
+
+// processorNow reads it, in steps of 10 ms.
+func processorNow() (processor, error) {
 	text, err := os.ReadFile("/proc/stat")
 	if err != nil {
-		return 0, err
+		return processor{}, err
 	}
 	line, _, _ := strings.Cut(string(text), "\n")
 	fields := strings.Fields(line)
 	if len(fields) < 9 {
-		return 0, errors.New("no cpu line in /proc/stat")
+		return processor{}, errors.New("no cpu line in /proc/stat")
 	}
-	var ticks int64
+	const idle, waiting, stolen, tick = 3, 4, 7, time.Second / 100
+	var p processor
 	for i, field := range fields[1:9] {
-		n, err := strconv.ParseInt(field, 10, 64)
+		ticks, err := strconv.ParseInt(field, 10, 64)
 		if err != nil {
-			return 0, err
+			return processor{}, err
 		}
-		if i != 3 && i != 4 { // idle and waiting for a disk
-			ticks += n
+		switch i {
+		case idle, waiting:
+		case stolen:
+			p.stolen = time.Duration(ticks) * tick
+		default:
+			p.busy += time.Duration(ticks) * tick
 		}
 	}
-	return time.Duration(ticks) * (time.Second / 100), nil
+	return p, nil
 }

@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/signal"
 	"runtime"
+	"slices"
 	"strings"
 	"syscall"
 	"text/tabwriter"
@@ -39,6 +40,7 @@ func main() {
 	flag.IntVar(&c.rounds, "rounds", 3, "how often each is measured in a comparison")
 	flag.IntVar(&c.runs, "runs", 1500, "how many runs of each kind a round of a comparison has")
 	flag.IntVar(&c.pairs, "pairs", 0, "compare the CPU of so many pairs of batches instead, both daemons being up")
+	only := flag.String("only", "", "measure these rows only: start, exit, process, null, ctr, separated by commas")
 	flag.Parse()
 	var rows []row
 	var err error
@@ -48,7 +50,7 @@ func main() {
 	case c.base != "":
 		err = c.run(ctx)
 	default:
-		rows, err = measure(ctx)
+		rows, err = measure(ctx, *only)
 	}
 	cancel()
 	stop()
@@ -61,11 +63,32 @@ func main() {
 	}
 }
 
-// measure runs the benches in order and returns the rows it got to.
-func measure(ctx context.Context) ([]row, error) {
+// bench is one part of the table.
+type bench struct {
+	name    string
+	measure func(context.Context) ([]row, error)
+}
+
+// benches are the parts of the table, in its order.
+var benches = []bench{
+	{"start", startAndIdle}, {"exit", exitToWatcher}, {"process", processDriver}, {"null", nullDriver}, {"ctr", againstCtr},
+}
+
+// measure runs the benches, or only those that are named, and returns the rows it
+// got to.
+func measure(ctx context.Context, only string) ([]row, error) {
+	names := strings.Split(only, ",")
+	for _, name := range names {
+		if only != "" && !slices.ContainsFunc(benches, func(b bench) bool { return b.name == name }) {
+			return nil, fmt.Errorf("no rows are called %q", name)
+		}
+	}
 	var rows []row
-	for _, bench := range []func(context.Context) ([]row, error){startAndIdle, processDriver, nullDriver, againstCtr} {
-		more, err := bench(ctx)
+	for _, b := range benches {
+		if only != "" && !slices.Contains(names, b.name) {
+			continue
+		}
+		more, err := b.measure(ctx)
 		rows = append(rows, more...)
 		if err != nil {
 			return rows, err
