@@ -402,10 +402,7 @@ func start(now actors.Instant, s snapshot, r request) decision {
 	}
 	run := proto.CloneOf(s.run)
 	run.Status = recordv1.Status_STATUS_RUNNING
-	run.StartedAt = m.GetAt()
-	if run.StartedAt <= 0 {
-		run.StartedAt = now.Milli()
-	}
+	run.StartedAt = startOf(now, run, m.GetAt())
 	run.Voids, run.HoldReason, run.HoldMessage = 0, recordv1.Reason_REASON_UNSPECIFIED, ""
 	// The command beat the start deadline: there is nothing left to wish for.
 	if run.GetWish().GetReason() == recordv1.Reason_REASON_START_DEADLINE {
@@ -423,8 +420,8 @@ func end(now actors.Instant, s snapshot, r request) decision {
 	}
 	run, exit := proto.CloneOf(s.run), m.GetExit()
 	node := run.GetPlacement().GetNode()
-	if run.GetStartedAt() <= 0 {
-		run.StartedAt = exit.GetStartedAt()
+	if run.GetStartedAt() <= 0 && exit.GetStartedAt() > 0 {
+		run.StartedAt = startOf(now, run, exit.GetStartedAt())
 	}
 	result := outcomeOf(run, exit)
 	recordExit(run, exit, result)

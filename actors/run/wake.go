@@ -71,6 +71,25 @@ func timeoutLongPassed(now actors.Instant, run *recordv1.Run) bool {
 	return at > 0 && now.WallHealthy && now.Milli() >= at
 }
 
+// startOf is when a command started, given what its node says. The backup of the
+// timeout counts from it, so a node whose clock was set back must not date it before
+// its placement, nor one that is ahead after the present: what can not be is taken
+// for now, which ends nothing early. Where the clock here can not be trusted either,
+// only the placement is sure.
+func startOf(now actors.Instant, run *recordv1.Run, at int64) int64 {
+	first := max(run.GetQueuedAt(), run.GetPlacement().GetPlacedAt())
+	switch {
+	case at <= 0:
+		return max(now.Milli(), first)
+	case !now.WallHealthy:
+		return max(at, first)
+	case at < first || at > now.Milli():
+		return now.Milli()
+	default:
+		return at
+	}
+}
+
 // untilNotBefore is how long a run has still to wait after a void. Nothing waits
 // longer than backoffMax: a time beyond was written by a clock that was ahead.
 func untilNotBefore(now actors.Instant, run *recordv1.Run) time.Duration {
