@@ -134,7 +134,9 @@ type lab struct {
 	deaf  bool
 	ended func(id string, code int32)
 	// hang says which verbs are not answered but with an error.
-	hang func(SandboxVerb) error
+	// refuseWrite is the error of a write of the journal, nil when it is carried out.
+	refuseWrite func(JournalChange) error
+	hang        func(SandboxVerb) error
 	// killing is called before a KILL of a sandbox of which something is alive.
 	killing func(id string)
 	// committed is called after each transaction.
@@ -287,6 +289,17 @@ func (l *lab) writeNext() WriteJournal {
 	return w
 }
 
+// written carries out the oldest write, unless the disk refuses it.
+func (l *lab) written() JournalWritten {
+	if w := l.writes[0]; l.refuseWrite != nil {
+		if err := l.refuseWrite(w.Change); err != nil {
+			l.writes = l.writes[1:]
+			return JournalWritten{Tag: w.Tag, Err: err}
+		}
+	}
+	return JournalWritten{Tag: l.writeNext().Tag}
+}
+
 // perform does the i-th sandbox operation, if it can be decided now.
 func (l *lab) perform(i int) (SandboxDone, bool) {
 	op := l.ops[i]
@@ -431,7 +444,7 @@ func (l *lab) settleWhile(more func() bool) {
 			l.inputs = l.inputs[1:]
 			l.step(in)
 		case len(l.writes) > 0:
-			l.step(JournalWritten{Tag: l.writeNext().Tag})
+			l.step(l.written())
 		case len(l.commits) > 0:
 			c := l.commits[0]
 			l.commits = l.commits[1:]

@@ -111,6 +111,7 @@ func (m *Machine) exit(p *placement, exit *recordv1.Exit) {
 			m.empty(p, 0)
 		}
 		m.tellEnd(p)
+		m.emptyPerhaps()
 	})
 	if observed && !p.flushed {
 		m.empty(p, 0)

@@ -257,6 +257,32 @@ func TestStuckJournalDoesNotHoldUpTheKill(t *testing.T) {
 	}
 }
 
+// TestNodeDoesNotRegisterAnewBeforeTheJournalHoldsEachEnd: after a crash in the next
+// session the fence's kill would pass for the command's own end.
+func TestNodeDoesNotRegisterAnewBeforeTheJournalHoldsEachEnd(t *testing.T) {
+	s := newLeasedStation(t)
+	s.reach("running")
+	s.refuseWrite = func(change JournalChange) error {
+		if len(change.Puts) > 0 {
+			return records.Errorf(records.ClassUnavailable, "input/output error")
+		}
+		return nil
+	}
+	s.deleteKey(s.keys.Node("n1"))
+	s.live(20 * time.Second)
+	if _, ok := s.key(); ok || s.boxes[fenceBox].alive {
+		t.Fatalf("registered %t, alive %t", ok, s.boxes[fenceBox].alive)
+	}
+	s.refuseWrite = nil
+	s.live(10 * time.Second)
+	if _, ok := s.key(); !ok {
+		t.Errorf("not registered: %s", s.machine.trouble)
+	}
+	if exit := heard[*actorv1.Exited](s).GetExit(); !exit.GetFenced() || exit.Code != nil {
+		t.Errorf("exit %v", exit)
+	}
+}
+
 func TestNodeThatCanNotBeEmptiedDoesNotRegisterAndSaysSo(t *testing.T) {
 	s := newLeasedStation(t)
 	s.reach("running")

@@ -194,10 +194,17 @@ func (m *Machine) settle(p *placement) {
 	}
 }
 
-// emptyPerhaps tells whoever waits for it that no process of ours is left.
+// emptyPerhaps tells whoever waits for it that no process of ours is left, and that
+// the journal holds how each has ended: in the next session a kill of this one's
+// fence would pass for an end of the command's own after a crash (G7).
 func (m *Machine) emptyPerhaps() {
 	if m.whenEmpty == nil || m.counts[classStarting]+m.counts[classRunning] > 0 || m.creating > 0 {
 		return
+	}
+	for _, p := range m.placements {
+		if p.writing && !p.journaled && p.entry.GetState() == recordv1.JournalState_JOURNAL_STATE_EXITED {
+			return
+		}
 	}
 	for _, o := range m.orphans {
 		if !o.killed {
