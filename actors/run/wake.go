@@ -19,6 +19,9 @@ const (
 	wishReminder = 30 * time.Second
 	// timeoutSlack is how much later than the node the run actor enforces a timeout.
 	timeoutSlack = 30 * time.Second
+	// startAheadMax is how far ahead of the clock here a node's may be that dates a
+	// start.
+	startAheadMax = time.Hour
 	// unboundedLook is when to look at a run for which no clock runs.
 	unboundedLook = time.Hour
 	// unhealthyLook is when to look again while the wall clock can not be trusted.
@@ -73,9 +76,10 @@ func timeoutLongPassed(now actors.Instant, run *recordv1.Run) bool {
 
 // startOf is when a command started, given what its node says. The backup of the
 // timeout counts from it, so a node whose clock was set back must not date it before
-// its placement, nor one that is ahead after the present: what can not be is taken
-// for now, which ends nothing early. Where the clock here can not be trusted either,
-// only the placement is sure.
+// its placement, nor one that is far ahead long after the present: what can not be is
+// taken for now. Up to startAheadMax the clock here may as well be the one that is
+// wrong, and a later start ends nothing early. Where the clock here is known not to be
+// trusted, only the placement is sure.
 func startOf(now actors.Instant, run *recordv1.Run, at int64) int64 {
 	first := max(run.GetQueuedAt(), run.GetPlacement().GetPlacedAt())
 	switch {
@@ -83,7 +87,7 @@ func startOf(now actors.Instant, run *recordv1.Run, at int64) int64 {
 		return max(now.Milli(), first)
 	case !now.WallHealthy:
 		return max(at, first)
-	case at < first || at > now.Milli():
+	case at < first || at > milliAfter(now, startAheadMax):
 		return now.Milli()
 	default:
 		return at

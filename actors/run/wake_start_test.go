@@ -21,6 +21,7 @@ func TestStartIsDatedByTheNodeOnlyWhereThatCanBe(t *testing.T) {
 		{"at the placement", placed, false, placed},
 		{"a clock that was set back", placed - day, false, present},
 		{"a clock that is ahead", present + day, false, present},
+		{"a clock that is a minute ahead, or ours behind", present + 60_000, false, present + 60_000},
 		{"nothing said", 0, false, present},
 		{"a clock that was set back, and ours can not be trusted", placed - day, true, placed},
 		{"a time after the placement, and ours can not be trusted", placed + 5000, true, placed + 5000},

@@ -25,6 +25,9 @@ type g9NotEarly struct {
 	// others counts the other faults under way, otherAt is when one last began or ended.
 	others  int
 	otherAt time.Duration
+	// asked is when a client first asked for a run that has not ended: its bounds count
+	// from there, however long the store took to create it.
+	asked map[string]time.Duration
 }
 
 type wallStep struct {
@@ -42,10 +45,21 @@ func (g *g9NotEarly) Observe(l *Ledger, e history.Event, report func(Finding)) {
 		}
 	case history.KindDaemon, history.KindMachine:
 		g.otherAt = e.At
+	case history.KindCall:
+		if _, known := g.asked[e.Run]; !known && e.Run != "" {
+			if g.asked == nil {
+				g.asked = map[string]time.Duration{}
+			}
+			g.asked[e.Run] = e.At
+		}
 	case history.KindCommit:
 		for _, r := range l.Changed() {
-			if text := g.early(l, r); text != "" && g.judges(l.now, r) {
+			queued := g.queued(r)
+			if text := g.early(l, r, queued); text != "" && g.judges(l.now, queued) {
 				report(Finding{Run: r.ID, Text: text})
+			}
+			if r.Terminal() {
+				delete(g.asked, r.ID)
 			}
 		}
 	default:
@@ -72,25 +86,33 @@ func (g *g9NotEarly) fault(e history.Event, f history.Fault) {
 
 // judges tells whether the clocks by which a run was bounded were right, or known not
 // to be.
-func (g *g9NotEarly) judges(now time.Duration, r *Run) bool {
-	if g.others > 0 || g.otherAt >= r.Queued {
+func (g *g9NotEarly) judges(now, queued time.Duration) bool {
+	if g.others > 0 || g.otherAt >= queued {
 		return false
 	}
 	for _, s := range g.steps {
 		lasts := s.end == 0
-		if s.begin <= r.Queued && (lasts || s.end >= r.Queued) || lasts && now-s.begin > wallTrust {
+		if s.begin <= queued && (lasts || s.end >= queued) || lasts && now-s.begin > wallTrust {
 			return false
 		}
 	}
 	return true
 }
 
+// queued is the earliest moment from which a run's bounds may count.
+func (g *g9NotEarly) queued(r *Run) time.Duration {
+	if at, known := g.asked[r.ID]; known && r.Created == r.Queued {
+		return min(at, r.Queued)
+	}
+	return r.Queued
+}
+
 // early says which bound ended a run before it had passed.
-func (*g9NotEarly) early(l *Ledger, r *Run) string {
+func (*g9NotEarly) early(l *Ledger, r *Run, queued time.Duration) string {
 	if !r.Terminal() || !r.Rewritten || records.Terminal(r.Before.GetStatus()) {
 		return ""
 	}
-	spec, waited := r.Record.GetSpec(), l.now-r.Queued
+	spec, waited := r.Record.GetSpec(), l.now-queued
 	last := lastAttempt(r.Record)
 	var ran *Command
 	if last != nil {

@@ -102,6 +102,8 @@ type machine struct {
 	// paused machines stand still; resumedAt is when the last long pause ended.
 	paused              bool
 	pausedAt, resumedAt time.Duration
+	// undoneAt is when the disk last lost something that it had synced.
+	undoneAt time.Duration
 }
 
 func newLedger(config Config) *Ledger {
@@ -183,9 +185,11 @@ func (l *Ledger) fault(e history.Event, f history.Fault) {
 	}
 }
 
-// pause notes when a machine stands still. The texts are those of package machine.
+// pause notes when a machine stands still, and when its disk has lied. The texts are those of package machine.
 func (m *machine) pause(e history.Event) {
 	switch e.Text {
+	case "disk undoes its last write":
+		m.undoneAt = e.At
 	case "stopped", "suspended", "frozen":
 		if !m.paused {
 			m.paused, m.pausedAt = true, e.At
@@ -197,6 +201,15 @@ func (m *machine) pause(e history.Event) {
 		m.paused = false
 	default:
 	}
+}
+
+// Undone says that the disk of a command's machine has lost, since its start, what it
+// had told to be synced; it is empty when it has not. No journal holds on such a disk.
+func (l *Ledger) Undone(c *Command) string {
+	if m := l.machine(c.Node); m.undoneAt > 0 && m.undoneAt >= c.Started {
+		return "the disk of " + c.Node + " lost what it had synced"
+	}
+	return ""
 }
 
 // Outside says which fault has put one of the machines outside the fencing model, or

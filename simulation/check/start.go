@@ -23,13 +23,16 @@ func (g2OneStart) Observe(l *Ledger, e history.Event, report func(Finding)) {
 		r := l.Run(e.Run)
 		for _, earlier := range r.Commands[:len(r.Commands)-1] {
 			if earlier.Attempt == e.Attempt {
-				report(Finding{Run: e.Run, Node: e.Node, Text: fmt.Sprintf("started again, as placement %d, after %v", e.Placement, earlier)})
+				report(Finding{
+					Run: e.Run, Node: e.Node, Outside: l.Undone(earlier),
+					Text: fmt.Sprintf("started again, as placement %d, after %v", e.Placement, earlier),
+				})
 			}
 		}
 	case history.KindCommit:
 		for _, r := range l.Changed() {
 			if c := voided(r); c != nil {
-				report(Finding{Run: r.ID, Node: c.Node, Text: fmt.Sprintf("%v was recorded as never started", c)})
+				report(Finding{Run: r.ID, Node: c.Node, Outside: l.Undone(c), Text: fmt.Sprintf("%v was recorded as never started", c)})
 			}
 		}
 	default:
