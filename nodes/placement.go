@@ -201,7 +201,7 @@ func (m *Machine) emptyPerhaps() {
 	if m.whenEmpty == nil || m.counts[classStarting]+m.counts[classRunning] > 0 || m.creating > 0 {
 		return
 	}
-	for _, p := range m.placements {
+	for _, p := range m.placements { //errand:unordered only whether there is one matters
 		if p.writing && !p.journaled && p.entry.GetState() == recordv1.JournalState_JOURNAL_STATE_EXITED {
 			return
 		}
