@@ -230,9 +230,10 @@ func TestKillOfASandboxWithAHungShimIsToldSoonAndWithoutACode(t *testing.T) {
 func TestHungLoggerDoesNotHoldUpTheRemoval(t *testing.T) {
 	b := setUp(t)
 	defer b.finish()
-	spec := b.spec("echo", "out")
+	// The command outlives the signal to the logger, which else might be done before.
+	spec := b.spec("sh", "-c", "echo out; sleep 3600")
 	b.start(spec)
-	b.isCode(b.wait(spec.ID), 0)
+	b.awaitOutput(spec, "out")
 	content, err := os.ReadFile(filepath.Join(b.d.dir(spec.ID), logger.PIDFile))
 	if err != nil {
 		t.Fatal(err)
@@ -244,6 +245,10 @@ func TestHungLoggerDoesNotHoldUpTheRemoval(t *testing.T) {
 	if err := ref.Signal(unix.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}
+	if _, err := b.d.Kill(within(t), spec.ID); err != nil {
+		t.Fatal(err)
+	}
+	b.wait(spec.ID)
 	if complete, err := b.d.Flush(within(t), spec.ID); err != nil || complete {
 		t.Errorf("a log of a hung logger is complete: %v, %v", complete, err)
 	}
