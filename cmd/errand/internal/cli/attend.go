@@ -18,9 +18,6 @@ const (
 	// createGrace is how long an interrupted errand waits for the answer to a
 	// creation that is under way: it can cancel only what it knows.
 	createGrace = 5 * time.Second
-	// endGrace is how long errand looks for the rest of a log after its run has
-	// ended and the log could not be read.
-	endGrace = 5 * time.Second
 	// holdPauseDefault is how long a run may wait before somebody at a terminal is
 	// told why, and the time between two such words.
 	holdPauseDefault = 3 * time.Second
@@ -35,7 +32,6 @@ var errLeft = errors.New("left")
 type attendance struct {
 	app *app
 	c   *connection
-	o   *outage
 }
 
 func (t *attendance) run(ctx context.Context, request *errandv1.CreateRunRequest) error {
@@ -90,7 +86,7 @@ func (t *attendance) create(ctx context.Context, interrupts <-chan os.Signal, re
 	}
 	answers := make(chan answer, 1)
 	go func() {
-		run, err := createRun(ctx, t.o, request)
+		run, err := t.c.patient.Submit(ctx, request)
 		answers <- answer{run, err}
 	}()
 	interrupted := false
@@ -106,12 +102,12 @@ func (t *attendance) create(ctx context.Context, interrupts <-chan os.Signal, re
 			defer timer.Stop()
 		case got := <-answers:
 			if errors.Is(got.err, errLeft) {
-				f := broken(codeInterrupted, "interrupted before %s answered: whether the run was created is not known", t.c.address)
+				f := broken(codeInterrupted, "interrupted before %s answered: whether the run was created is not known", t.c.patient.Address())
 				f.exit = ExitCanceled
 				f.hint = "'errand runs' shows it if it was."
 				return nil, true, f
 			}
-			return got.run, interrupted, got.err
+			return got.run, interrupted, t.c.explain(got.err)
 		}
 	}
 }
@@ -141,16 +137,10 @@ func (t *attendance) obey(ctx context.Context, interrupts <-chan os.Signal, inte
 }
 
 func (t *attendance) cancel(ctx context.Context, id string) {
-	o := &outage{c: t.c, reached: true}
-	err := o.persist(ctx, callTimeout, func(ctx context.Context) error {
-		_, err := t.c.runs.Cancel(ctx, &errandv1.CancelRunRequest{Id: id, By: t.app.caller()})
-		if connect.CodeOf(err) == connect.CodeFailedPrecondition {
-			return nil // it has ended by itself
-		}
-		return err
-	})
-	if err != nil && ctx.Err() == nil {
-		t.app.note("run %s could not be canceled: %s", id, err)
+	_, err := t.c.patient.Cancel(ctx, &errandv1.CancelRunRequest{Id: id, By: t.app.caller()})
+	// One that has ended by itself can not be canceled.
+	if err != nil && connect.CodeOf(err) != connect.CodeFailedPrecondition && ctx.Err() == nil {
+		t.app.note("run %s could not be canceled: %s", id, t.c.explain(err))
 	}
 }
 
@@ -158,15 +148,22 @@ func (t *attendance) cancel(ctx context.Context, id string) {
 // else, until it starts or ctx ends. That it can not be asked is for others to tell.
 func (t *attendance) tellHolds(ctx context.Context, id string) {
 	last := ""
-	for pause(ctx, t.app.holdPause) == nil {
-		response, err := call(ctx, t.c, t.c.runs.Get, &errandv1.GetRunRequest{Id: id})
+	look := time.NewTicker(t.app.holdPause)
+	defer look.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-look.C:
+		}
+		run, err := t.c.once.Get(ctx, id)
 		if err != nil {
 			continue
 		}
-		if response.GetRun().GetStatus() != errandv1.Status_STATUS_PENDING {
+		if run.GetStatus() != errandv1.Status_STATUS_PENDING {
 			return
 		}
-		if hold := response.GetRun().GetMessage(); hold != "" && hold != last {
+		if hold := run.GetMessage(); hold != "" && hold != last {
 			last = hold
 			t.app.note("run %s waits: %s", id, cellText(hold))
 		}
@@ -180,7 +177,7 @@ func (t *attendance) watch(ctx context.Context, run *errandv1.Run) (int, error) 
 	if logErr != nil && !t.readable(ctx, logErr) {
 		return 0, logErr
 	}
-	run, err := waitRun(ctx, t.o, id, 0)
+	run, err := t.c.wait(ctx, id, 0)
 	if err != nil {
 		return 0, err
 	}
@@ -218,16 +215,16 @@ type shown struct {
 // show shows the log of one attempt, 0 for the current one, to its end.
 func (t *attendance) show(ctx context.Context, id string, attempt int32) (shown, error) {
 	printer := t.app.printer()
-	reading := &logStream{
-		c: t.c, show: printer.print, persistent: true,
+	reading := &logReading{
+		c: t.c, client: t.c.patient, show: printer.print,
 		request: &errandv1.LogsRequest{Id: id, Attempt: attempt, Follow: true},
 	}
-	end, err := reading.read(ctx, t.o)
+	err := reading.read(ctx)
 	var f *failure
 	if errors.As(err, &f) && attempt == 0 && (f.class == connect.CodeNotFound || f.class == connect.CodeFailedPrecondition) {
 		err = nil // a run that never had an attempt has no log
 	}
-	return shown{attempt: reading.request.GetAttempt(), end: end, printer: printer}, err
+	return shown{attempt: reading.request.GetAttempt(), end: reading.end, printer: printer}, err
 }
 
 // tell says on stderr how a run ended whose exit code does not say it all.

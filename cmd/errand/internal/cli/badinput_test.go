@@ -14,7 +14,8 @@ import (
 	"connectrpc.com/connect"
 	"go.uber.org/goleak"
 
-	"github.com/errand-run/errand/cmd/errand/internal/fakeapi"
+	"github.com/errand-run/errand/api/client"
+	"github.com/errand-run/errand/api/fakeapi"
 	errandv1 "github.com/errand-run/errand/messages/errand/v1"
 	"github.com/errand-run/errand/messages/errand/v1/errandv1connect"
 )
@@ -146,7 +147,7 @@ func TestUnreachableNodeSaysWhichAddressWasTried(t *testing.T) {
 			var document struct {
 				Error struct{ Code, Message string }
 			}
-			if err := json.Unmarshal([]byte(got.stderr), &document); err != nil || document.Error.Code != codeUnreachable ||
+			if err := json.Unmarshal([]byte(got.stderr), &document); err != nil || document.Error.Code != string(client.CodeUnreachable) ||
 				!strings.Contains(document.Error.Message, address) {
 				t.Errorf("stderr %q is not the JSON of an unreachable node: %v", got.stderr, err)
 			}
@@ -258,9 +259,9 @@ func TestAddressOfAHostAloneMeansThePortOfANode(t *testing.T) {
 		"https://errand.example": "https://errand.example",
 		"http://127.0.0.1/":      "http://127.0.0.1",
 	} {
-		a := newApp(nil, nil, nil, []string{"ERRAND_ADDRESS=" + given})
-		if got, err := a.resolveAddress(); got != want || err != nil {
-			t.Errorf("%q gives %q, %v; want %q", given, got, err, want)
+		a := newApp(nil, nil, nil, []string{"ERRAND_ADDRESS=" + given, "ERRAND_TOKEN=token"})
+		if c, err := a.connect(); err != nil || c.patient.Address() != want {
+			t.Errorf("%q gives %v, %v; want %q", given, c, err, want)
 		}
 	}
 }

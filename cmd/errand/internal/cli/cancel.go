@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/errand-run/errand/api/client"
 	errandv1 "github.com/errand-run/errand/messages/errand/v1"
 )
 
@@ -37,27 +38,21 @@ func (a *app) cancel(ctx context.Context, ids []string, force bool) error {
 	if err != nil {
 		return err
 	}
-	// A wish may be repeated: an answer that was lost changes nothing.
-	o, by := &outage{c: c}, a.caller()
+	by := a.caller()
 	var runs []*errandv1.Run
 	var failures []*failure
 	for _, id := range ids {
-		err := o.persist(ctx, callTimeout, func(ctx context.Context) error {
-			response, err := c.runs.Cancel(ctx, &errandv1.CancelRunRequest{Id: id, Force: force, By: by})
-			if err == nil {
-				runs = append(runs, response.GetRun())
-			}
-			return err
-		})
+		run, err := c.patient.Cancel(ctx, &errandv1.CancelRunRequest{Id: id, Force: force, By: by})
 		if err == nil {
+			runs = append(runs, run)
 			continue
 		}
 		var f *failure
-		if !errors.As(err, &f) {
+		if !errors.As(c.explain(err), &f) {
 			return err
 		}
 		failures = append(failures, f)
-		if f.code == codeUnreachable {
+		if f.code == string(client.CodeUnreachable) {
 			break
 		}
 	}

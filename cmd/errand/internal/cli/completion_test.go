@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/errand-run/errand/cmd/errand/internal/fakeapi"
+	"github.com/errand-run/errand/api/fakeapi"
 	errandv1 "github.com/errand-run/errand/messages/errand/v1"
 )
 

@@ -6,10 +6,9 @@
 // `errand run` attends a run. Each command
 // has a file; around them are the pieces that they share:
 //
-//   - connection.go finds the node and the token, retry.go decides which
-//     failures are worth another try and for how long;
-//   - logstream.go reads a log across lost connections, from offset to offset,
-//     so that no byte is lost or shown twice;
+//   - connection.go finds the node and the token; which failures are worth another
+//     try, and how a log is read across lost connections, is package client's;
+//   - explain.go turns a client's error into what to do about it;
 //   - view.go is the JSON and YAML shape of what the API says, table.go the one
 //     for people;
 //   - exitcode.go is the table of exit codes, failure.go what went wrong and
@@ -29,6 +28,8 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+
+	"github.com/errand-run/errand/api/client"
 )
 
 // Version is what `errand version` prints; empty means what the build recorded.
@@ -49,7 +50,9 @@ type app struct {
 	tokenFile string
 	output    outputFormat
 
-	patience patience
+	patience client.Patience
+	// quiet is how long an outage lasts before it is worth a word.
+	quiet time.Duration
 	// holdPause is how often somebody at a terminal is told what keeps a run from its
 	// start; 0 means never.
 	holdPause time.Duration
@@ -73,7 +76,7 @@ func newApp(stdin io.Reader, stdout, stderr io.Writer, environ []string) *app {
 		hostname: os.Hostname,
 		account:  user.Current,
 		output:   formatTable,
-		patience: defaultPatience,
+		quiet:    quietDefault,
 	}
 	if file, ok := stderr.(*os.File); ok && terminalWidth(file) > 0 {
 		a.holdPause = holdPauseDefault
@@ -91,7 +94,7 @@ func (a *app) execute(ctx context.Context, args []string) int {
 	root.SetArgs(args)
 	err := root.ExecuteContext(ctx)
 	if a.conn != nil {
-		a.conn.close()
+		a.conn.patient.Close()
 	}
 	return a.finish(err, args)
 }

@@ -1,85 +1,49 @@
 package cli
 
 import (
-	"context"
 	"errors"
 	"fmt"
-	"net"
-	"os"
 	"strings"
 
 	"connectrpc.com/connect"
 
+	"github.com/errand-run/errand/api/client"
 	errandv1 "github.com/errand-run/errand/messages/errand/v1"
 )
 
-// codeRequestTooLarge is the API's word for a request that is wrong by its size.
-const codeRequestTooLarge = "REQUEST_TOO_LARGE"
+// codePermissionDenied is what a proxy in front of a node may say; the API has words of
+// its own.
+const codePermissionDenied client.Code = "PERMISSION_DENIED"
 
 // explain turns the error of a call into a failure that names the address, the
-// cause and the way out.
+// cause and the way out. Other errors stay as they are.
 func (c *connection) explain(err error) error {
-	var f *failure
-	var status exitStatus
-	if err == nil || errors.As(err, &f) || errors.As(err, &status) {
+	var failed *client.Error
+	if !errors.As(err, &failed) {
 		return err
 	}
-	if !connect.IsWireError(err) {
-		return c.explainTransport(err)
+	f := broken(string(failed.Code), "%s", failed.Message)
+	f.class = failed.Class
+	if len(failed.Fields) > 0 {
+		f.message = fieldsText(failed.Fields)
+		f.hint = fieldsHint(failed.Fields)
 	}
-	class := connect.CodeOf(err)
-	f = broken(strings.ToUpper(class.String()), "%s", messageOf(err))
-	f.class = class
-	if info := infoOf(err); info != nil {
-		f.code = info.GetCode()
-		if len(info.GetFields()) > 0 {
-			f.message = fieldsText(info.GetFields())
-			f.hint = fieldsHint(info.GetFields())
-		}
-	}
-	if f.code == codeRequestTooLarge {
+	if failed.Code == client.CodeRequestTooLarge || failed.Class == connect.CodeInvalidArgument {
 		f.exit = ExitUsage
 	}
-	switch class {
-	case connect.CodeInvalidArgument:
-		f.exit = ExitUsage
-	case connect.CodeAlreadyExists:
-		f.message = strings.Replace(f.message, "idempotency_key:", flagOfField["idempotency_key"]+":", 1)
-	case connect.CodeUnauthenticated:
+	switch {
+	case failed.Code == client.CodeUnreachable:
+		f.hint = "Start one with errand-node, or set its address with --address or ERRAND_ADDRESS."
+	case failed.Code == client.CodeNotANode:
+		f.hint = "Set the node's address with --address or ERRAND_ADDRESS."
+	case failed.Class == connect.CodeUnauthenticated, failed.Code == codePermissionDenied:
 		c.explainToken(f)
-	case connect.CodeNotFound:
-		if strings.Contains(f.message, "run") && !strings.Contains(f.message, "attempt") {
-			f.hint = "'errand runs' lists the runs; the beginning of an id is enough where it is unique."
-		}
+	case failed.Class == connect.CodeAlreadyExists:
+		f.message = strings.Replace(f.message, "idempotency_key:", flagOfField["idempotency_key"]+":", 1)
+	case failed.Class == connect.CodeNotFound && strings.Contains(f.message, "run") && !strings.Contains(f.message, "attempt"):
+		f.hint = "'errand runs' lists the runs; the beginning of an id is enough where it is unique."
 	}
 	return f
-}
-
-// messageOf is the text of an API's error without its code.
-func messageOf(err error) string {
-	var answer *connect.Error
-	if errors.As(err, &answer) && answer.Message() != "" {
-		return answer.Message()
-	}
-	return err.Error()
-}
-
-// infoOf is the detail that every error of the API carries; nil without one.
-func infoOf(err error) *errandv1.ErrorInfo {
-	var answer *connect.Error
-	if !errors.As(err, &answer) {
-		return nil
-	}
-	for _, detail := range answer.Details() {
-		value, err := detail.Value()
-		if err != nil {
-			continue
-		}
-		if info, ok := value.(*errandv1.ErrorInfo); ok && info.GetCode() != "" {
-			return info
-		}
-	}
-	return nil
 }
 
 // flagOfField is what people typed for a field of a request.
@@ -119,41 +83,11 @@ func fieldsHint(fields []*errandv1.FieldViolation) string {
 	return ""
 }
 
-// explainTransport is for what is not the API's own answer.
-func (c *connection) explainTransport(err error) error {
-	cause := messageOf(err)
-	class := connect.CodeOf(err)
-	switch class {
-	case connect.CodeUnauthenticated, connect.CodePermissionDenied:
-		f := broken(strings.ToUpper(class.String()), "%s", cause)
-		f.class = class
-		c.explainToken(f)
-		return f
-	case connect.CodeUnimplemented, connect.CodeUnknown:
-		f := broken(codeNoNode, "%s answers, but not as an Errand node: %s", c.address, cause)
-		f.hint = "Set the node's address with --address or ERRAND_ADDRESS."
-		return f
-	}
-	var dial *net.OpError
-	if errors.As(err, &dial) && dial.Op == "dial" {
-		cause = dial.Err.Error()
-		var system *os.SyscallError
-		if errors.As(err, &system) {
-			cause = system.Err.Error()
-		}
-	} else if errors.Is(err, context.DeadlineExceeded) {
-		cause = "no answer in time"
-	}
-	f := broken(codeUnreachable, "no node answers at %s: %s", c.address, cause)
-	f.hint = "Start one with errand-node, or set its address with --address or ERRAND_ADDRESS."
-	return f
-}
-
 func (c *connection) explainToken(f *failure) {
 	if c.tokenTrouble != "" {
-		f.message = fmt.Sprintf("%s wants a token and none was found (%s)", c.address, c.tokenTrouble)
+		f.message = fmt.Sprintf("%s wants a token and none was found (%s)", c.patient.Address(), c.tokenTrouble)
 	} else {
-		f.message = fmt.Sprintf("%s refused the token of %s: %s", c.address, c.tokenSource, f.message)
+		f.message = fmt.Sprintf("%s refused the token of %s: %s", c.patient.Address(), c.tokenSource, f.message)
 	}
 	f.hint = "The token is in the file api.token of the node's data directory: name that directory with ERRAND_DATA or the file with --token-file, or set ERRAND_TOKEN."
 }

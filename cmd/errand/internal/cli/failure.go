@@ -22,8 +22,6 @@ type failure struct {
 // The words for what fails on errand's own side.
 const (
 	codeUsage       = "USAGE"
-	codeUnreachable = "UNREACHABLE"
-	codeNoNode      = "NOT_A_NODE"
 	codeInterrupted = "INTERRUPTED"
 	codeTimeout     = "TIMEOUT"
 	codeInput       = "INPUT"

@@ -2,18 +2,14 @@ package cli
 
 import (
 	"context"
-	"errors"
-	"io"
 	"os"
 	"time"
 
 	"github.com/spf13/cobra"
 
+	"github.com/errand-run/errand/api/client"
 	errandv1 "github.com/errand-run/errand/messages/errand/v1"
 )
-
-// importChunk is the most that one message of an import may carry.
-const importChunk = 1 << 20
 
 type imageView struct {
 	Name       string     `json:"name"`
@@ -52,11 +48,11 @@ and list them. With - the archive is read from stdin.`,
 	add.Flags().StringVar(&name, "name", "", "the name for the archive's one image, in place of its own")
 	must(add.RegisterFlagCompletionFunc("name", cobra.NoFileCompletions))
 	list := a.listCommand("List the images of the node", func(ctx context.Context, c *connection) error {
-		response, err := call(ctx, c, c.images.List, &errandv1.ListImagesRequest{})
+		images, err := c.once.Images(ctx)
 		if err != nil {
-			return err
+			return c.explain(err)
 		}
-		return a.printImages(response.GetImages())
+		return a.printImages(images)
 	})
 	cmd.AddCommand(add, list)
 	return cmd
@@ -86,47 +82,14 @@ func (a *app) importImage(ctx context.Context, path, name string) error {
 	if err != nil {
 		return err
 	}
-	response, err := c.sendImage(ctx, archive, path, name)
+	images, err := c.patient.ImportImage(ctx, name, archive)
+	if client.CodeOf(err) == client.CodeArchive {
+		return broken(codeInput, "read %s: %s", path, reasonOf(err))
+	}
 	if err != nil {
 		return c.explain(err)
 	}
-	return a.printImages(response.GetImages())
-}
-
-// sendImage streams the archive. When the node ends the stream early, its answer
-// says why.
-func (c *connection) sendImage(ctx context.Context, archive io.Reader, path, name string) (*errandv1.ImportImageResponse, error) {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	stream, err := c.images.Import(ctx)
-	if err != nil {
-		return nil, err
-	}
-	buffer := make([]byte, importChunk)
-	for first := true; ; first = false {
-		n, readErr := io.ReadFull(archive, buffer)
-		if readErr != nil && !errors.Is(readErr, io.EOF) && !errors.Is(readErr, io.ErrUnexpectedEOF) {
-			cancel() // so that the node does not take a part for the whole
-			_, _ = stream.CloseAndReceive()
-			return nil, broken(codeInput, "read %s: %s", path, reasonOf(readErr))
-		}
-		if n > 0 || first {
-			request := &errandv1.ImportImageRequest{Data: buffer[:n]}
-			if first {
-				request.Name = name
-			}
-			if err := stream.Send(request); err != nil {
-				if errors.Is(err, io.EOF) {
-					break
-				}
-				return nil, err
-			}
-		}
-		if readErr != nil {
-			break
-		}
-	}
-	return stream.CloseAndReceive()
+	return a.printImages(images)
 }
 
 func (a *app) printImages(images []*errandv1.Image) error {

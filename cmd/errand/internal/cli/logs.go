@@ -7,6 +7,7 @@ import (
 	"github.com/spf13/cobra"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	"github.com/errand-run/errand/api/client"
 	errandv1 "github.com/errand-run/errand/messages/errand/v1"
 )
 
@@ -73,30 +74,65 @@ func (a *app) logs(ctx context.Context, cmd *cobra.Command, id string, flags log
 	if err != nil {
 		return err
 	}
-	found, err := call(ctx, c, c.runs.Get, &errandv1.GetRunRequest{Id: id})
+	found, err := c.get(ctx, id)
 	if err != nil {
 		return err
 	}
-	request.Id = found.GetRun().GetId()
+	request.Id = found.GetId()
 	printer := a.printer()
 	printer.only, printer.timestamps = only, flags.timestamps
-	reading := &logStream{c: c, request: request, show: printer.print, persistent: flags.follow}
-	o := &outage{c: c, reached: true}
-	var end *errandv1.LogEnd
+	reading := &logReading{c: c, client: c.once, request: request, show: printer.print}
+	if flags.follow {
+		reading.client = c.patient
+	}
 	ownTail := request.GetTailLines() > 0 && only != errandv1.Stream_STREAM_UNSPECIFIED
 	if ownTail {
-		end, err = reading.tailOfStream(ctx, o, only)
+		err = reading.tailOfStream(ctx, only)
 	}
-	if err == nil && end == nil && (flags.follow || !ownTail) {
-		end, err = reading.read(ctx, o)
+	if err == nil && reading.end == nil && (flags.follow || !ownTail) {
+		err = reading.read(ctx)
 	}
+	end := reading.end
 	if err != nil || end == nil || end.GetComplete() {
 		return err
 	}
-	if found, err = call(ctx, c, c.runs.Get, &errandv1.GetRunRequest{Id: request.Id}); err == nil {
-		a.noteIncomplete(found.GetRun(), request.GetAttempt(), end, printer)
+	if found, err = c.get(ctx, request.GetId()); err == nil {
+		a.noteIncomplete(found, request.GetAttempt(), end, printer)
 	}
 	return err
+}
+
+// logReading shows one attempt's log.
+type logReading struct {
+	c       *connection
+	client  *client.Client
+	request *errandv1.LogsRequest
+	// show takes the chunks in order; it may block. Its error ends the reading.
+	show func([]*errandv1.LogChunk) error
+	// end is the log's; nil when it has none: the attempt goes on and was not to be
+	// followed, or there never was one.
+	end *errandv1.LogEnd
+}
+
+// read reads to the log's end. After it, request has the attempt that was read and
+// the offset that was reached.
+func (r *logReading) read(ctx context.Context) error {
+	for message, err := range r.client.Logs(ctx, r.request) {
+		if err != nil {
+			return r.c.explain(err)
+		}
+		if message.GetAttempt() != 0 {
+			r.request.Attempt = message.GetAttempt()
+		}
+		if chunks := message.GetChunks(); len(chunks) > 0 {
+			if err := r.show(chunks); err != nil {
+				return err
+			}
+			r.request.Offset, r.request.TailLines = chunks[len(chunks)-1].GetNextOffset(), 0
+		}
+		r.end = message.GetEnd()
+	}
+	return nil
 }
 
 // printer shows chunks on the streams of this process.
@@ -108,16 +144,15 @@ func (a *app) printer() *logPrinter {
 
 // tailOfStream shows the last lines of one stream. The node counts the lines of
 // both together, so this reads what is there and counts by itself.
-func (s *logStream) tailOfStream(ctx context.Context, o *outage, only errandv1.Stream) (*errandv1.LogEnd, error) {
-	tail := &lineTail{lines: int(s.request.GetTailLines()), only: only}
-	show, follow := s.show, s.request.GetFollow()
-	s.show, s.request.Follow, s.request.TailLines = tail.add, false, 0
-	end, err := s.read(ctx, o)
-	if err != nil {
-		return nil, err
+func (r *logReading) tailOfStream(ctx context.Context, only errandv1.Stream) error {
+	tail := &lineTail{lines: int(r.request.GetTailLines()), only: only}
+	show, follow := r.show, r.request.GetFollow()
+	r.show, r.request.Follow, r.request.TailLines = tail.add, false, 0
+	if err := r.read(ctx); err != nil {
+		return err
 	}
-	s.show, s.request.Follow = show, follow
-	return end, show(tail.last())
+	r.show, r.request.Follow = show, follow
+	return show(tail.last())
 }
 
 func parseStream(name string) (errandv1.Stream, error) {

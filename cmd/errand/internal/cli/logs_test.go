@@ -10,7 +10,7 @@ import (
 
 	"connectrpc.com/connect"
 
-	"github.com/errand-run/errand/cmd/errand/internal/fakeapi"
+	"github.com/errand-run/errand/api/fakeapi"
 	errandv1 "github.com/errand-run/errand/messages/errand/v1"
 	"github.com/errand-run/errand/messages/errand/v1/errandv1connect"
 )
@@ -185,7 +185,7 @@ func TestLogsGivesUpOnANodeThatStaysAway(t *testing.T) {
 	s := startFake(t, nil)
 	addLogged(s, false)
 	i := newInvocation(t, s.URL())
-	i.patience.again = 100 * time.Millisecond
+	i.patience.Again = 100 * time.Millisecond
 	done := make(chan result, 1)
 	go func() { done <- i.run("logs", "-f", "r.default.logged") }()
 	if err := s.Await(t.Context(), func() bool { return s.Calls(errandv1connect.RunServiceLogsProcedure) > 0 }); err != nil {

@@ -10,7 +10,8 @@ import (
 
 	"go.uber.org/goleak"
 
-	"github.com/errand-run/errand/cmd/errand/internal/fakeapi"
+	"github.com/errand-run/errand/api/client"
+	"github.com/errand-run/errand/api/fakeapi"
 )
 
 // asErrand makes the test binary be errand: signals need a process.
@@ -23,9 +24,9 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-var testPatience = patience{
-	first: 200 * time.Millisecond, again: 20 * time.Second, quiet: time.Minute,
-	pauseMin: time.Millisecond, pauseMax: 20 * time.Millisecond,
+var testPatience = client.Patience{
+	First: 200 * time.Millisecond, Again: 20 * time.Second,
+	PauseMin: time.Millisecond, PauseMax: 20 * time.Millisecond,
 }
 
 // result is what one command line did.
@@ -40,7 +41,7 @@ type invocation struct {
 	environ  []string
 	stdin    string
 	now      time.Time
-	patience patience
+	patience client.Patience
 	// holdPause is above 0 for somebody at a terminal.
 	holdPause time.Duration
 }
@@ -58,7 +59,7 @@ func (i *invocation) run(args ...string) result {
 	defer cancel()
 	var stdout, stderr bytes.Buffer
 	a := newApp(strings.NewReader(i.stdin), &stdout, &stderr, i.environ)
-	a.patience, a.holdPause = i.patience, i.holdPause
+	a.patience, a.quiet, a.holdPause = i.patience, time.Minute, i.holdPause
 	if !i.now.IsZero() {
 		a.now = func() time.Time { return i.now }
 	}

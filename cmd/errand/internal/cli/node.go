@@ -43,11 +43,11 @@ func (a *app) nodeCommand() *cobra.Command {
 		ValidArgsFunction: cobra.NoFileCompletions,
 	}
 	cmd.AddCommand(a.listCommand("List the nodes", func(ctx context.Context, c *connection) error {
-		response, err := call(ctx, c, c.nodes.List, &errandv1.ListNodesRequest{})
+		nodes, err := c.once.Nodes(ctx)
 		if err != nil {
-			return err
+			return c.explain(err)
 		}
-		return a.printNodes(response.GetNodes())
+		return a.printNodes(nodes)
 	}))
 	return cmd
 }

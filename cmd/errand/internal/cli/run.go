@@ -199,28 +199,15 @@ func (a *app) run(ctx context.Context, request *errandv1.CreateRunRequest, detac
 	if err != nil {
 		return err
 	}
-	o := &outage{c: c}
 	if !detach {
-		return (&attendance{app: a, c: c, o: o}).run(ctx, request)
+		return (&attendance{app: a, c: c}).run(ctx, request)
 	}
-	run, err := createRun(ctx, o, request)
+	run, err := c.patient.Submit(ctx, request)
 	if err != nil {
-		return err
+		return c.explain(err)
 	}
 	return a.print(viewRun(run), func() error {
 		_, err := fmt.Fprintln(a.stdout, run.GetId())
 		return err
 	})
-}
-
-// createRun repeats the request until it is answered; its idempotency key makes
-// the repetition safe.
-func createRun(ctx context.Context, o *outage, request *errandv1.CreateRunRequest) (*errandv1.Run, error) {
-	var run *errandv1.Run
-	err := o.persist(ctx, callTimeout, func(ctx context.Context) error {
-		response, err := o.c.runs.Create(ctx, request)
-		run = response.GetRun()
-		return err
-	})
-	return run, err
 }

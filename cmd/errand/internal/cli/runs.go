@@ -87,22 +87,19 @@ func (a *app) listRuns(ctx context.Context, flags runsFlags) error {
 
 // list reads pages until the limit, 0 for none.
 func (c *connection) list(ctx context.Context, request *errandv1.ListRunsRequest, limit int) ([]*errandv1.Run, error) {
+	if limit > 0 {
+		request.PageSize = int32(min(limit, runsPageMax))
+	}
 	var runs []*errandv1.Run
-	for {
-		request.PageSize = runsPageMax
-		if limit > 0 {
-			request.PageSize = int32(min(limit-len(runs), runsPageMax)) //nolint:gosec // at most runsPageMax
-		}
-		page, err := call(ctx, c, c.runs.List, request)
+	for run, err := range c.once.All(ctx, request) {
 		if err != nil {
-			return nil, err
+			return nil, c.explain(err)
 		}
-		runs = append(runs, page.GetRuns()...)
-		request.PageToken = page.GetNextPageToken()
-		if request.PageToken == "" || limit > 0 && len(runs) >= limit {
-			return runs, nil
+		if runs = append(runs, run); len(runs) == limit {
+			break
 		}
 	}
+	return runs, nil
 }
 
 func (a *app) printIDs(runs []*errandv1.Run) error {

@@ -12,7 +12,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
-	"github.com/errand-run/errand/cmd/errand/internal/fakeapi"
+	"github.com/errand-run/errand/api/fakeapi"
 	errandv1 "github.com/errand-run/errand/messages/errand/v1"
 	"github.com/errand-run/errand/messages/errand/v1/errandv1connect"
 )
@@ -254,7 +254,7 @@ func TestWaitKeepsItsTimeoutWhileTheNodeIsAway(t *testing.T) {
 	s.Add(&errandv1.Run{Id: "r.a.x", Status: errandv1.Status_STATUS_RUNNING})
 	done := make(chan result, 1)
 	i := newInvocation(t, s.URL())
-	i.patience.again = time.Hour
+	i.patience.Again = time.Hour
 	go func() { done <- i.run("wait", "--timeout", "300ms", "r.a.x") }()
 	if err := s.Await(t.Context(), func() bool { return s.Calls(errandv1connect.RunServiceWaitProcedure) > 0 }); err != nil {
 		t.Fatal(err)

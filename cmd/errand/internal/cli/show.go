@@ -11,8 +11,6 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-
-	errandv1 "github.com/errand-run/errand/messages/errand/v1"
 )
 
 func (a *app) showCommand() *cobra.Command {
@@ -34,11 +32,11 @@ func (a *app) show(ctx context.Context, id string) error {
 	if err != nil {
 		return err
 	}
-	response, err := call(ctx, c, c.runs.Get, &errandv1.GetRunRequest{Id: id})
+	run, err := c.get(ctx, id)
 	if err != nil {
 		return err
 	}
-	view := viewRun(response.GetRun())
+	view := viewRun(run)
 	return a.print(view, func() error {
 		if err := writeFields(a.stdout, a.style(), a.fields(view)); err != nil {
 			return err

@@ -13,7 +13,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/errand-run/errand/cmd/errand/internal/fakeapi"
+	"github.com/errand-run/errand/api/fakeapi"
 	errandv1 "github.com/errand-run/errand/messages/errand/v1"
 	"github.com/errand-run/errand/messages/errand/v1/errandv1connect"
 )

@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	"google.golang.org/protobuf/types/known/durationpb"
 
 	errandv1 "github.com/errand-run/errand/messages/errand/v1"
 )
@@ -44,10 +43,9 @@ func (a *app) wait(ctx context.Context, ids []string, timeout durationValue) err
 	}
 	// All of them first: an id that does not exist is told at once.
 	runs := make([]*errandv1.Run, len(ids))
-	o := &outage{c: c}
 	for i, id := range ids {
-		if runs[i], err = getRun(ctx, o, id); err != nil {
-			return err
+		if runs[i], err = c.patient.Get(ctx, id); err != nil {
+			return c.explain(err)
 		}
 	}
 	for i, run := range runs {
@@ -60,7 +58,7 @@ func (a *app) wait(ctx context.Context, ids []string, timeout durationValue) err
 				continue
 			}
 		}
-		if runs[i], err = waitRun(ctx, o, run.GetId(), left); err != nil {
+		if runs[i], err = c.wait(ctx, run.GetId(), left); err != nil {
 			return err
 		}
 	}
@@ -94,39 +92,18 @@ func (a *app) waited(runs []*errandv1.Run) error {
 	return nil
 }
 
-func getRun(ctx context.Context, o *outage, id string) (*errandv1.Run, error) {
-	var run *errandv1.Run
-	err := o.persist(ctx, callTimeout, func(ctx context.Context) error {
-		response, err := o.c.runs.Get(ctx, &errandv1.GetRunRequest{Id: id})
-		run = response.GetRun()
-		return err
-	})
-	return run, err
-}
-
-// waitRun waits until the run has ended or the timeout passed, 0 for none, and
-// returns the run as it is then. A node that restarts meanwhile is asked again.
-func waitRun(ctx context.Context, o *outage, id string, timeout time.Duration) (*errandv1.Run, error) {
-	deadline := time.Now().Add(timeout)
+// wait waits until the run has ended or the timeout passed, 0 for none, and
+// returns the run as it is then.
+func (c *connection) wait(ctx context.Context, id string, timeout time.Duration) (*errandv1.Run, error) {
+	waiting := ctx
 	if timeout > 0 {
-		o.until = deadline
-		defer func() { o.until = time.Time{} }()
+		var cancel context.CancelFunc
+		waiting, cancel = context.WithTimeout(ctx, timeout)
+		defer cancel()
 	}
-	for {
-		slice := waitSlice
-		if timeout > 0 {
-			slice = min(slice, max(time.Until(deadline), time.Millisecond))
-		}
-		var response *errandv1.WaitRunResponse
-		err := o.persist(ctx, slice+callTimeout, func(ctx context.Context) (err error) {
-			response, err = o.c.runs.Wait(ctx, &errandv1.WaitRunRequest{Id: id, Timeout: durationpb.New(slice)})
-			return err
-		})
-		if err != nil {
-			return nil, err
-		}
-		if response.GetTerminal() || timeout > 0 && !time.Now().Before(deadline) {
-			return response.GetRun(), nil
-		}
+	run, err := c.patient.Wait(waiting, id)
+	if waiting.Err() != nil && ctx.Err() == nil && err != nil {
+		return c.get(ctx, id)
 	}
+	return run, c.explain(err)
 }

@@ -151,8 +151,20 @@ func matches(run *errandv1.Run, request *errandv1.ListRunsRequest) bool {
 		(request.GetName() == "" || request.GetName() == run.GetName())
 }
 
-func (r *runService) Watch(context.Context, *errandv1.WatchRunRequest, *connect.ServerStream[errandv1.WatchRunResponse]) error {
-	return fail(connect.CodeUnimplemented, "not part of this server")
+func (r *runService) Watch(ctx context.Context, request *errandv1.WatchRunRequest, stream *connect.ServerStream[errandv1.WatchRunResponse]) error {
+	live, err := r.find(request.GetId())
+	if err != nil {
+		return err
+	}
+	for {
+		run := live.Run()
+		if err := stream.Send(&errandv1.WatchRunResponse{Run: run}); err != nil || ended(run) {
+			return err
+		}
+		if err := (*Server)(r).Await(ctx, func() bool { return live.Run().GetRevision() > run.GetRevision() }); err != nil {
+			return err
+		}
+	}
 }
 
 func (r *runService) Cancel(_ context.Context, request *errandv1.CancelRunRequest) (*errandv1.CancelRunResponse, error) {

@@ -1,5 +1,5 @@
-// Package fakeapi is a node's public API in memory, for the tests of the command
-// line: the real protocol over real HTTP, with runs that live as their scripts
+// Package fakeapi is a node's public API in memory, for the tests of its callers: the
+// real protocol over real HTTP, with runs that live as their scripts
 // say, a listener that can go away and come back, and a wire that can be cut.
 package fakeapi
 
@@ -122,6 +122,7 @@ func (s *Server) Add(run *errandv1.Run) *Live {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	live := &Live{s: s, run: run, canceled: make(chan struct{})}
+	run.Revision = max(run.GetRevision(), 1)
 	s.runs = append(s.runs, live)
 	s.announce()
 	return live
@@ -304,6 +305,7 @@ func (l *Live) change(f func()) {
 	l.s.mu.Lock()
 	defer l.s.mu.Unlock()
 	f()
+	l.run.Revision++
 	l.s.announce()
 }
 

@@ -1,0 +1,81 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"io"
+
+	errandv1 "github.com/errand-run/errand/messages/errand/v1"
+)
+
+// Nodes returns the machines of the cluster.
+func (c *Client) Nodes(ctx context.Context) ([]*errandv1.Node, error) {
+	response, err := call(ctx, c, "list nodes", c.nodes.List, &errandv1.ListNodesRequest{})
+	return response.GetNodes(), err
+}
+
+// Images returns the images that the node holds.
+func (c *Client) Images(ctx context.Context) ([]*errandv1.Image, error) {
+	response, err := call(ctx, c, "list images", c.images.List, &errandv1.ListImagesRequest{})
+	return response.GetImages(), err
+}
+
+// archiveChunk is the most that one message of an import carries, in bytes.
+const archiveChunk = 1 << 20
+
+// ImportImage sends a docker or OCI archive to the node and returns the images that it
+// held. name, unless empty, is for an archive of one image and replaces its own. The
+// call is made once: an archive can not be read again.
+func (c *Client) ImportImage(ctx context.Context, name string, archive io.Reader) ([]*errandv1.Image, error) {
+	const op = "import image"
+	response, err := c.sendArchive(ctx, name, archive)
+	var failed *Error
+	switch {
+	case err == nil:
+		c.reached.Store(true)
+		return response.GetImages(), nil
+	case errors.As(err, &failed):
+		failed.Op = op
+		return nil, failed
+	case ctx.Err() != nil:
+		return nil, ended(ctx, op, err)
+	default:
+		return nil, c.failure(op, err)
+	}
+}
+
+// sendArchive streams the archive. When the node ends the stream early, its answer
+// says why.
+func (c *Client) sendArchive(ctx context.Context, name string, archive io.Reader) (*errandv1.ImportImageResponse, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	stream, err := c.images.Import(ctx)
+	if err != nil {
+		return nil, err
+	}
+	buffer := make([]byte, archiveChunk)
+	for first := true; ; first = false {
+		n, readErr := io.ReadFull(archive, buffer)
+		if readErr != nil && !errors.Is(readErr, io.EOF) && !errors.Is(readErr, io.ErrUnexpectedEOF) {
+			cancel() // so that the node does not take a part for the whole
+			_, _ = stream.CloseAndReceive()
+			return nil, &Error{Code: CodeArchive, Message: readErr.Error(), cause: readErr}
+		}
+		if n > 0 || first {
+			request := &errandv1.ImportImageRequest{Data: buffer[:n]}
+			if first {
+				request.Name = name
+			}
+			if err := stream.Send(request); err != nil {
+				if errors.Is(err, io.EOF) {
+					break
+				}
+				return nil, err
+			}
+		}
+		if readErr != nil {
+			break
+		}
+	}
+	return stream.CloseAndReceive()
+}

@@ -1,0 +1,168 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"time"
+
+	"connectrpc.com/connect"
+)
+
+// Patience is how long a call goes on trying to reach a node.
+type Patience struct {
+	// First is for a node that the client has not reached yet: long enough for one
+	// that is just starting, short enough for a wrong address. 3 s by default.
+	First time.Duration
+	// Again is for a node that the client has reached before: a restart must not cost
+	// a caller its result. 2 min by default.
+	Again time.Duration
+	// The pause between two tries doubles from PauseMin to PauseMax; 50 ms and 2 s by
+	// default.
+	PauseMin, PauseMax time.Duration
+}
+
+// PatienceDefault has the default of each field.
+var PatienceDefault = Patience{First: 3 * time.Second, Again: 2 * time.Minute, PauseMin: 50 * time.Millisecond, PauseMax: 2 * time.Second}
+
+func (p Patience) complete() Patience {
+	for _, field := range []struct{ value, fallback *time.Duration }{
+		{&p.First, &PatienceDefault.First},
+		{&p.Again, &PatienceDefault.Again},
+		{&p.PauseMin, &PatienceDefault.PauseMin},
+		{&p.PauseMax, &PatienceDefault.PauseMax},
+	} {
+		if *field.value <= 0 {
+			*field.value = *field.fallback
+		}
+	}
+	p.PauseMax = max(p.PauseMin, p.PauseMax)
+	return p
+}
+
+// Retry is a failed try that another follows.
+type Retry struct {
+	// Op is what is tried, Err why it failed.
+	Op  string
+	Err error
+	// Reached tells whether the node was heard before.
+	Reached bool
+	// Lasted is how long the node has not answered by now, Limit how long it may not.
+	Lasted, Limit time.Duration
+}
+
+// finalCodes are words of the API for what stays as it is although the class that
+// they travel under says that the call may be repeated.
+var finalCodes = map[Code]bool{
+	CodeLogElsewhere: true, CodeRequestTooLarge: true, CodeImageTooLarge: true, CodeTooManyApps: true,
+}
+
+// transient tells whether the same call may succeed a moment later: the connection
+// broke, or the node is about to stop or to start.
+func transient(err error) bool {
+	if errors.Is(err, ErrGone) {
+		return false
+	}
+	code := connect.CodeOf(err)
+	if finalCodes[Code(infoOf(err).GetCode())] {
+		return false
+	}
+	if connect.IsWireError(err) {
+		switch code {
+		case connect.CodeUnavailable, connect.CodeCanceled, connect.CodeDeadlineExceeded, connect.CodeResourceExhausted, connect.CodeAborted:
+			return true
+		default:
+			return false
+		}
+	}
+	// Not the node's own words: a broken connection, or a proxy's answer. A
+	// stream that was cut shows as several codes, so the few that mean something
+	// else are listed.
+	switch code {
+	case connect.CodeUnauthenticated, connect.CodePermissionDenied, connect.CodeUnimplemented, connect.CodeNotFound:
+		return false
+	default:
+		return true
+	}
+}
+
+// trial counts the tries of one call since the node was last heard. It is used by one
+// goroutine.
+type trial struct {
+	c     *Client
+	op    string
+	began time.Time
+	tries int
+}
+
+func (c *Client) trial(op string) *trial { return &trial{c: c, op: op} }
+
+// heard ends an outage, if there was one.
+func (t *trial) heard() {
+	t.c.reached.Store(true)
+	t.began, t.tries = time.Time{}, 0
+}
+
+// next returns nil when the call is worth another try, after the pause before it, or
+// else what to fail with.
+func (t *trial) next(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return ended(ctx, t.op, err)
+	}
+	if !transient(err) {
+		return t.c.failure(t.op, err)
+	}
+	now := time.Now()
+	if t.began.IsZero() {
+		t.began = now
+	}
+	patience, reached := t.c.patience, t.c.reached.Load()
+	limit := patience.First
+	if reached {
+		limit = patience.Again
+	}
+	lasted := now.Sub(t.began)
+	if lasted >= limit {
+		return t.c.failure(t.op, err)
+	}
+	if t.c.retrying != nil {
+		t.c.retrying(Retry{Op: t.op, Err: t.c.failure(t.op, err), Reached: reached, Lasted: lasted, Limit: limit})
+	}
+	wait := min(patience.PauseMin<<min(t.tries, 10), patience.PauseMax)
+	wait = wait/2 + rand.N(wait/2+1) //nolint:gosec // it spreads callers, it hides nothing
+	t.tries++
+	if !pause(ctx, wait) {
+		return ended(ctx, t.op, err)
+	}
+	return nil
+}
+
+// persist repeats a call until it is decided. Each try has the given time.
+func (t *trial) persist(ctx context.Context, limit time.Duration, try func(context.Context) error) error {
+	for {
+		err := func() error {
+			bounded, cancel := context.WithTimeout(ctx, limit)
+			defer cancel()
+			return try(bounded)
+		}()
+		if err == nil {
+			t.heard()
+			return nil
+		}
+		if err := t.next(ctx, err); err != nil {
+			return err
+		}
+	}
+}
+
+// pause returns false if the context ended first.
+func pause(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}

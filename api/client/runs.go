@@ -1,0 +1,165 @@
+package client
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"iter"
+
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	errandv1 "github.com/errand-run/errand/messages/errand/v1"
+)
+
+// pageSize is how many runs All asks for at a time, the most that a node sends.
+const pageSize = 500
+
+// Terminal tells whether a run of this status has ended.
+func Terminal(status errandv1.Status) bool { return status >= errandv1.Status_STATUS_SUCCEEDED }
+
+// Submit records a run and returns once it is durable; it does not wait for its end.
+// The same idempotency key with the same request gives the same run. A request without
+// a key gets a new one, so that repeating it over a lost answer makes no second run;
+// a caller that may be killed and ask again brings a key of its own.
+func (c *Client) Submit(ctx context.Context, request *errandv1.CreateRunRequest) (*errandv1.Run, error) {
+	if request.GetIdempotencyKey() == "" {
+		keyed := &errandv1.CreateRunRequest{}
+		proto.Merge(keyed, request)
+		keyed.IdempotencyKey = "client-" + rand.Text()
+		request = keyed
+	}
+	response, err := call(ctx, c, "submit run", c.runs.Create, request)
+	return response.GetRun(), err
+}
+
+// Get returns a run by its id, or by a beginning of it that no other run's has.
+func (c *Client) Get(ctx context.Context, id string) (*errandv1.Run, error) {
+	response, err := call(ctx, c, "get run "+id, c.runs.Get, &errandv1.GetRunRequest{Id: id})
+	return response.GetRun(), err
+}
+
+// List returns one page of runs. The next one has the answer's NextPageToken as its
+// PageToken and everything else the same.
+func (c *Client) List(ctx context.Context, request *errandv1.ListRunsRequest) (*errandv1.ListRunsResponse, error) {
+	return call(ctx, c, "list runs", c.runs.List, request)
+}
+
+// All returns the runs of all pages, each page asked for when its first run is. The
+// page size of the request, if it has one, is used. An error is the last element.
+func (c *Client) All(ctx context.Context, request *errandv1.ListRunsRequest) iter.Seq2[*errandv1.Run, error] {
+	return func(yield func(*errandv1.Run, error) bool) {
+		asked := &errandv1.ListRunsRequest{}
+		proto.Merge(asked, request)
+		if asked.GetPageSize() == 0 {
+			asked.PageSize = pageSize
+		}
+		for {
+			page, err := c.List(ctx, asked)
+			if err != nil {
+				yield(nil, err)
+				return
+			}
+			for _, run := range page.GetRuns() {
+				if !yield(run, nil) {
+					return
+				}
+			}
+			if asked.PageToken = page.GetNextPageToken(); asked.GetPageToken() == "" {
+				return
+			}
+		}
+	}
+}
+
+// Cancel records the wish to end a run and returns once the wish is durable, not when
+// the run has ended. A run that has ended gives CodeRunTerminal.
+func (c *Client) Cancel(ctx context.Context, request *errandv1.CancelRunRequest) (*errandv1.Run, error) {
+	response, err := call(ctx, c, "cancel run "+request.GetId(), c.runs.Cancel, request)
+	return response.GetRun(), err
+}
+
+// Wait returns a run once it has ended, whatever becomes of the node meanwhile. When
+// ctx ends first, it returns the context's error.
+func (c *Client) Wait(ctx context.Context, id string) (*errandv1.Run, error) {
+	t := c.trial("wait for run " + id)
+	for {
+		response, err := c.wait(ctx, t, &errandv1.WaitRunRequest{Id: id, Timeout: durationpb.New(waitSlice)})
+		if err != nil || response.GetTerminal() {
+			return response.GetRun(), err
+		}
+	}
+}
+
+// wait waits for as long as the request says.
+func (c *Client) wait(ctx context.Context, t *trial, request *errandv1.WaitRunRequest) (*errandv1.WaitRunResponse, error) {
+	var response *errandv1.WaitRunResponse
+	err := t.persist(ctx, request.GetTimeout().AsDuration()+callTimeout, func(ctx context.Context) (err error) {
+		response, err = c.runs.Wait(ctx, request)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	return response, nil
+}
+
+// Watch returns a run as it is and then each newer state, the terminal one last. A
+// reader that is slower than the run misses states between; the connection may break,
+// the order stays and no state comes twice. An error is the last element. The reading
+// ends with the loop.
+func (c *Client) Watch(ctx context.Context, id string) iter.Seq2[*errandv1.Run, error] {
+	return func(yield func(*errandv1.Run, error) bool) {
+		w := watching{c: c, t: c.trial("watch run " + id), id: id, yield: yield}
+		for {
+			done, err := w.once(ctx)
+			if done {
+				return
+			}
+			if err == nil {
+				// The node ended the stream before the run.
+				err = errCut
+			}
+			if err := w.t.next(ctx, err); err != nil {
+				yield(nil, err)
+				return
+			}
+		}
+	}
+}
+
+// errCut is what a stream comes to that ended without an end.
+var errCut = errors.New("the stream was cut")
+
+type watching struct {
+	c        *Client
+	t        *trial
+	id       string
+	yield    func(*errandv1.Run, error) bool
+	revision int64
+}
+
+// once reads one stream; done tells that nothing more is wanted.
+func (w *watching) once(ctx context.Context) (done bool, err error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	stream, err := w.c.runs.Watch(ctx, &errandv1.WatchRunRequest{Id: w.id})
+	if err != nil {
+		return false, err
+	}
+	defer func() { _ = stream.Close() }() // all that it said was read
+	for stream.Receive() {
+		w.t.heard()
+		run := stream.Msg().GetRun()
+		if run.GetRevision() > w.revision {
+			w.revision = run.GetRevision()
+			if !w.yield(run, nil) {
+				return true, nil
+			}
+		}
+		if Terminal(run.GetStatus()) {
+			return true, nil
+		}
+	}
+	return false, stream.Err()
+}
