@@ -62,6 +62,10 @@ type Config struct {
 	Name string
 	// DataDir holds everything of this node: store, journal, sandboxes, logs.
 	DataDir string
+	// RuntimeDir is where this node notes how far its journal has come, apart from
+	// DataDir: a folder in memory that outlives the daemon. Nobody else may write to
+	// it. /run/errand by default, or one of the user's own if that is not root.
+	RuntimeDir string
 	// Listen is the API's address, host:port. Loopback only until nodes have
 	// certificates.
 	Listen string
@@ -162,6 +166,7 @@ func (c Config) Complete() (Config, error) {
 func (c *Config) setDefaults() {
 	setDefault(&c.Name, hostName())
 	setDefault(&c.DataDir, DataDirDefault)
+	setDefault(&c.RuntimeDir, runtimeDir(os.Geteuid()))
 	setDefault(&c.Listen, ListenDefault)
 	setDefault(&c.Containerd, ContainerdAuto)
 	setDefault(&c.ContainerdNamespace, "errand")
@@ -174,6 +179,19 @@ func (c *Config) setDefaults() {
 	setDefault(&c.LogLevel, "info")
 	if len(c.Drivers) == 0 {
 		c.Drivers = []string{DriversAuto}
+	}
+}
+
+// runtimeDir is where a user keeps what need not outlive the boot.
+func runtimeDir(uid int) string {
+	own := os.Getenv("XDG_RUNTIME_DIR")
+	switch {
+	case uid == 0:
+		return "/run/errand"
+	case filepath.IsAbs(own):
+		return filepath.Join(own, "errand")
+	default:
+		return filepath.Join(os.TempDir(), "errand-"+strconv.Itoa(uid))
 	}
 }
 

@@ -51,7 +51,7 @@ func (s *nodeStorage) start(ctx context.Context) error {
 		return fmt.Errorf("directory of logs: %w", err)
 	}
 	var err error
-	if s.journal, err = journal.Open(s.config.DataDir); err != nil {
+	if s.journal, err = journal.Open(s.config.DataDir, s.config.RuntimeDir); err != nil {
 		return err
 	}
 	content, err := loadJournal(ctx, s.journal)

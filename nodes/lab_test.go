@@ -113,6 +113,8 @@ type lab struct {
 	meta    *recordv1.JournalMeta
 	entries map[PlacementKey]*recordv1.JournalEntry
 	boxes   map[string]*labBox
+	// reverted is told of the journal until it is written.
+	reverted bool
 
 	writes   []WriteJournal
 	calls    []CallLease
@@ -221,7 +223,7 @@ func (l *lab) step(in actors.Input) []actors.Effect {
 }
 
 func (l *lab) content() JournalContent {
-	content := JournalContent{Meta: proto.CloneOf(l.meta)}
+	content := JournalContent{Meta: proto.CloneOf(l.meta), Reverted: l.reverted}
 	if l.meta == nil {
 		content.Meta = nil
 	}
@@ -276,7 +278,7 @@ func (l *lab) commit(txn records.Txn) records.Result {
 // writeNext makes the oldest write durable.
 func (l *lab) writeNext() WriteJournal {
 	w := l.writes[0]
-	l.writes = l.writes[1:]
+	l.writes, l.reverted = l.writes[1:], false
 	if w.Change.Meta != nil {
 		l.meta = w.Change.Meta
 	}

@@ -92,8 +92,13 @@ func (m *Machine) adoptPlacement(p *placement, info sandbox.Info, found bool) {
 	case recordv1.JournalState_JOURNAL_STATE_VOID:
 		m.report(p)
 		m.adoptVoid(p)
-	default:
+	case recordv1.JournalState_JOURNAL_STATE_ACCEPTED:
+		if m.reverted {
+			m.endUnknown(p)
+			return
+		}
 		m.void(p, &recordv1.Void{Message: "the node was restarted before the start"})
+	default:
 	}
 }
 
@@ -132,13 +137,17 @@ func (m *Machine) adoptStarted(p *placement, info sandbox.Info, found bool) {
 // is left. The end is journaled before the kill: a kill of ours must not pass for
 // the command's own end (G7).
 func (m *Machine) evict(then func()) {
+	cause, end := "its session ended while it was away", "the node's session ended"
+	if m.reverted {
+		cause, end = "its journal is an older copy", "the node's journal is an older copy, so its session was ended"
+	}
 	if m.leased() {
-		m.latch("its session ended while it was away")
+		m.latch(cause)
 	}
 	for _, id := range sortedKeys(m.placements) {
 		p := m.placements[id]
 		if !p.ended() && !p.finished {
-			m.exit(p, lost("the node's session ended"))
+			m.exit(p, lost(end))
 		}
 	}
 	m.endOrphans()

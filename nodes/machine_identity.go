@@ -19,6 +19,10 @@ const (
 	loadedAssignments
 )
 
+// startsPerRead bounds the runs that are read at once, as the store bounds the
+// operations of a transaction.
+const startsPerRead = 100
+
 func (m *Machine) readIdentity() records.Txn {
 	ops := m.keys.LoadSession(m.config.ID).Then
 	return records.Read(append(ops, records.Get(m.keys.Cluster()), records.Range(m.keys.AssignmentsOf(m.config.ID)))...)
@@ -41,13 +45,71 @@ func (m *Machine) identify(try int, then func()) {
 			m.after("identify", backoff(try), func() { m.identify(try+1, then) })
 			return
 		}
-		if _, _, err := m.judgeOwner(result); err != nil {
+		info, _, err := m.judgeOwner(result)
+		if err != nil {
 			m.refuse(fmt.Errorf("identify node %s: %w", m.config.ID, err))
 			return
 		}
 		m.trouble = ""
-		then()
+		if info.GetGeneration() > m.meta.GetGeneration() && !m.fresh {
+			m.revert(fmt.Sprintf("it holds registration %d, the store %d", m.meta.GetGeneration(), info.GetGeneration()), then)
+			return
+		}
+		m.compareStarts(m.unstarted(result.Responses[loadedAssignments].KVs), try, then)
 	})
+}
+
+// unstarted returns the assignments of which the journal knows no start.
+func (m *Machine) unstarted(assignments []records.KV) (out []*recordv1.Assignment) {
+	for _, kv := range assignments {
+		assignment := &recordv1.Assignment{}
+		if records.Decode(kv, assignment) != nil {
+			continue // it is told when the session is opened
+		}
+		p, known := m.placements[records.SandboxID(assignment.GetRun(), assignment.GetAttempt(), assignment.GetPlacement())]
+		if !known || p.entry.GetState() == recordv1.JournalState_JOURNAL_STATE_ACCEPTED {
+			out = append(out, assignment)
+		}
+	}
+	return out
+}
+
+// compareStarts asks the store which of these it knows to be running, in parts: a
+// journal that has forgotten one may have forgotten others of which nobody has heard.
+func (m *Machine) compareStarts(unstarted []*recordv1.Assignment, try int, then func()) {
+	if len(unstarted) == 0 || m.reverted {
+		then()
+		return
+	}
+	part := unstarted[:min(len(unstarted), startsPerRead)]
+	ops := make([]records.Op, len(part))
+	for i, assignment := range part {
+		ops[i] = records.Get(m.keys.Run(assignment.GetRun()))
+	}
+	m.commit(records.Read(ops...), func(result records.Result) {
+		if result.Err != nil {
+			m.after("identify", backoff(try), func() { m.identify(try+1, then) })
+			return
+		}
+		for i, assignment := range part {
+			kv, ok := result.First(i)
+			if !ok {
+				continue
+			}
+			if run, err := records.DecodeRun(kv); err == nil && m.runsHere(run, assignment) {
+				m.revert("it does not know that run "+run.GetId()+" was started", then)
+				return
+			}
+		}
+		m.compareStarts(unstarted[len(part):], try, then)
+	})
+}
+
+// runsHere tells whether a run's record says that the placement of this assignment
+// was started.
+func (m *Machine) runsHere(run *recordv1.Run, assignment *recordv1.Assignment) bool {
+	return run.GetStatus() == recordv1.Status_STATUS_RUNNING && run.GetPlacement().GetNode() == m.config.ID &&
+		run.GetAttempt() == assignment.GetAttempt() && run.GetPlacement().GetNumber() == assignment.GetPlacement()
 }
 
 // judgeOwner makes sure that the name is ours and that the store is the one that
@@ -127,7 +189,7 @@ func (m *Machine) otherStore(known bool) error {
 func (m *Machine) leaveStore() {
 	m.log(actors.LogError, "the records of the store of before are lost, as was accepted; what runs of them is stopped",
 		"cluster", m.meta.GetCluster(), "now", m.cluster)
-	m.reverted = true
+	m.reverted, m.meta.Reverted = true, true
 	m.meta.Session, m.meta.BootId = 0, ""
 	for _, id := range sortedKeys(m.placements) {
 		p := m.placements[id]

@@ -75,10 +75,32 @@ func (m *Machine) recovered(content JournalContent) {
 	}
 	if content.Meta != nil {
 		m.meta = proto.CloneOf(content.Meta)
-		m.recoverFence()
+	} else {
+		// It is written when it is known that the node's name is free.
+		m.fresh, m.meta = true, &recordv1.JournalMeta{Node: m.config.ID, Uuid: m.config.FreshUUID}
+	}
+	if content.Reverted {
+		m.revert("it had come further on this boot", m.recoverFence)
 		return
 	}
-	// It is written when it is known that the node's name is free.
-	m.fresh, m.meta = true, &recordv1.JournalMeta{Node: m.config.ID, Uuid: m.config.FreshUUID}
+	m.reverted = m.meta.GetReverted()
 	m.recoverFence()
+}
+
+// revert takes the journal for an older copy from here on, through restarts too, and
+// goes on: no session of it is resumed, and what it does not know to have been started
+// may have been.
+func (m *Machine) revert(evidence string, then func()) {
+	if m.reverted {
+		then()
+		return
+	}
+	m.log(actors.LogError, "the journal is an older copy: what ran here is stopped, and what the copy does not know of may have been started", "evidence", evidence)
+	m.reverted, m.meta.Reverted = true, true
+	if m.fresh {
+		then()
+		return
+	}
+	// Nothing else may be written before it: the first write ends what tells the copy.
+	m.journal(JournalChange{Meta: proto.CloneOf(m.meta)}, then)
 }

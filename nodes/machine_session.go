@@ -80,9 +80,10 @@ func (m *Machine) refuseSession(try int, err error) {
 // resumable tells whether a session is this journal's, of this boot. A session
 // that was opened just before a crash is not in the journal yet, but its
 // generation is: it was written first and is used once. One with a lease must also
-// be that which the fence of this boot knows, and not be fenced.
+// be that which the fence of this boot knows, and not be fenced. None is resumed by
+// an older copy of the journal, which may have forgotten what runs in it.
 func (m *Machine) resumable(kv records.KV, session *recordv1.NodeSession) bool {
-	if session.GetUuid() != m.meta.GetUuid() || session.GetBootId() != m.config.BootID || m.meta.GetBootId() != m.config.BootID {
+	if m.reverted || session.GetUuid() != m.meta.GetUuid() || session.GetBootId() != m.config.BootID || m.meta.GetBootId() != m.config.BootID {
 		return false
 	}
 	if m.leased() && (m.fenced() || m.tenure.fence.Session != kv.Create || kv.Lease == 0 || kv.Lease != m.meta.GetLease()) {
@@ -126,9 +127,10 @@ func (m *Machine) open(info *recordv1.NodeInfo, infoMod int64, assignments []rec
 		})
 		return
 	}
-	m.reverted = m.reverted || info.GetGeneration() > m.meta.GetGeneration()
-	if m.reverted {
-		m.log(actors.LogError, "the journal does not hold all that the store remembers: assignments that it does not know may have been started")
+	if info.GetGeneration() > m.meta.GetGeneration() && !m.reverted {
+		m.revert(fmt.Sprintf("it holds registration %d, the store %d", m.meta.GetGeneration(), info.GetGeneration()),
+			func() { m.open(info, infoMod, assignments, try) })
+		return
 	}
 	for _, kv := range assignments {
 		assignment := &recordv1.Assignment{}
@@ -144,7 +146,7 @@ func (m *Machine) open(info *recordv1.NodeInfo, infoMod int64, assignments []rec
 	m.grant(try, func(lease int64, deadline time.Duration) {
 		m.meta.Generation = max(m.meta.GetGeneration(), info.GetGeneration()) + 1
 		m.meta.Session, m.meta.BootId, m.meta.Epoch, m.meta.Cluster = 0, m.config.BootID, m.epoch, m.cluster
-		m.meta.Lease = lease
+		m.meta.Lease, m.meta.Reverted = lease, false
 		m.journal(JournalChange{Meta: proto.CloneOf(m.meta)}, func() { m.enter(infoMod, lease, deadline, try) })
 	})
 }
@@ -167,7 +169,7 @@ func (m *Machine) enter(infoMod, lease int64, deadline time.Duration, try int) {
 
 // opened goes on with a session: what was held back is told now.
 func (m *Machine) opened(session int64) {
-	m.session, m.trouble = session, ""
+	m.session, m.trouble, m.reverted = session, "", false
 	done := func() {
 		m.log(actors.LogInfo, "session", "node", m.config.ID, "session", m.session, "generation", m.meta.GetGeneration())
 		if m.phase < PhaseRegistered {

@@ -92,7 +92,7 @@ func (w *world) open(config nodes.Config) *daemon {
 	w.t.Helper()
 	d := &daemon{clock: clock.New()}
 	var err error
-	if d.journal, err = journal.Open(w.dir); err != nil {
+	if d.journal, err = journal.Open(w.dir, ""); err != nil {
 		w.t.Fatal(err)
 	}
 	if d.driver, err = null.New(w.dir + "/null"); err != nil {

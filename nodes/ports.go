@@ -54,6 +54,9 @@ type JournalContent struct {
 	Meta *recordv1.JournalMeta
 	// Entries are sorted by run, attempt and placement.
 	Entries []*recordv1.JournalEntry
+	// Reverted means that the journal had come further than this: it is an older copy
+	// that was put back. It is told until the first write.
+	Reverted bool
 }
 
 // JournalChange is one change of a journal; all of it is durable or nothing.

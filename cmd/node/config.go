@@ -27,6 +27,7 @@ func knobs(config *boot.Config) *pflag.FlagSet {
 	flags := pflag.NewFlagSet("errand-node", pflag.ContinueOnError)
 	flags.SortFlags = false
 	flags.StringVar(&config.DataDir, "data", boot.DataDirDefault, "the directory of everything this node keeps")
+	flags.StringVar(&config.RuntimeDir, "runtime-dir", "", "a folder in memory that outlives the daemon; /run/errand by default, as another user than root one of the user's own")
 	flags.StringVar(&config.Listen, "listen", boot.ListenDefault, "the address of the API, on loopback")
 	flags.StringVar(&config.Name, "name", "", "the node's name; the host name by default")
 	flags.BoolVar(&config.Dev, "dev", false, "for trying out: no token, and the process and null drivers too")

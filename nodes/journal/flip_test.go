@@ -43,7 +43,7 @@ func turnBits(t *testing.T, path string, want nodes.JournalContent, offsets []in
 		}
 		db, err := bolt.Open(path, fileMode, &bolt.Options{ReadOnly: true})
 		must(t, err)
-		got, err := read(db)
+		got, _, err := read(db)
 		must(t, err)
 		must(t, db.Close())
 		equal := func(a, b *recordv1.JournalEntry) bool { return proto.Equal(a, b) }
@@ -91,7 +91,11 @@ func TestJournalWithATurnedBitInAValueIsRefused(t *testing.T) {
 		if copies == 0 {
 			t.Fatalf("%q is not in the file", pair)
 		}
-		if seen := turnBits(t, path, want, offsets); seen < len(pair) {
+		least := len(pair)
+		if bytes.HasPrefix(pair, positionKey) {
+			least -= len(positionKey) // under another name it is a position that is not known
+		}
+		if seen := turnBits(t, path, want, offsets); seen < least {
 			t.Errorf("%q: %d of %d turned bits were seen", pair, seen, len(pair))
 		}
 		must(t, os.WriteFile(path, file, fileMode))

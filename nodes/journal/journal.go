@@ -3,9 +3,12 @@
 // A change is durable before it is answered, and changes that arrive while the
 // disk is busy with earlier ones go together in the next transaction: one fsync
 // for all of them. Every value carries a checksum, and the head one over all of
-// them, so a bit that the disk turned is a fault too. The file comes into being complete, under another name first,
-// so one that is empty or torn is a fault that is reported and never taken for a
-// journal without entries: that would let commands start twice.
+// them, so a bit that the disk turned is a fault too. The file comes into being
+// complete, under another name first, so one that is empty or torn is a fault that
+// is reported and never taken for a journal without entries: that would let
+// commands start twice. So would an older copy of the file that is put back; every
+// commit has a number, and the last one stands outside of the disk too, where a
+// copy that is behind shows.
 package journal
 
 import (
@@ -46,6 +49,8 @@ var (
 	formatKey     = []byte("format")
 	metaKey       = []byte("meta")
 	tallyKey      = []byte("tally")
+	idKey         = []byte("id")
+	positionKey   = []byte("position")
 )
 
 // Errors of Open.
@@ -64,6 +69,7 @@ var (
 type Journal struct {
 	lock *os.File
 	db   *bolt.DB
+	mark *mark
 	done chan struct{}
 
 	mu      sync.Mutex
@@ -82,9 +88,11 @@ type request struct {
 var _ nodes.Journal = (*Journal)(nil)
 
 // Open opens the journal of a data directory, which must exist, and makes one if
-// there is none. It starts one goroutine, which Close ends. The error is, or
-// wraps, ErrHeld, ErrDamaged or ErrFormat where it is one of those.
-func Open(dir string) (*Journal, error) {
+// there is none. How far it has come is marked in the runtime directory, which
+// should be in memory and outlive the daemon; with none, "", an older copy that is
+// put back is not noticed here. It starts one goroutine, which Close ends. The error
+// is, or wraps, ErrHeld, ErrDamaged or ErrFormat where it is one of those.
+func Open(dir, runtimeDir string) (*Journal, error) {
 	lock, err := hold(dir)
 	if err != nil {
 		return nil, err
@@ -93,7 +101,17 @@ func Open(dir string) (*Journal, error) {
 	if err != nil {
 		return nil, errors.Join(err, lock.Close())
 	}
-	j := &Journal{lock: lock, db: db, done: make(chan struct{})}
+	var mark *mark
+	if runtimeDir != "" {
+		id, err := identity(db)
+		if err == nil {
+			mark, err = openMark(runtimeDir, id)
+		}
+		if err != nil {
+			return nil, errors.Join(fmt.Errorf("open journal: %w", err), db.Close(), lock.Close())
+		}
+	}
+	j := &Journal{lock: lock, db: db, mark: mark, done: make(chan struct{})}
 	j.wake = sync.NewCond(&j.mu)
 	go j.run()
 	return j, nil
@@ -161,7 +179,7 @@ func found(path string) error {
 		if _, err := tx.CreateBucket(entriesBucket); err != nil {
 			return err
 		}
-		if err := (tally{}).store(head); err != nil {
+		if err := errors.Join(tally{}.store(head), tally{}.storePosition(head, 1)); err != nil {
 			return err
 		}
 		return head.Put(formatKey, []byte(Format))
@@ -224,7 +242,7 @@ func (j *Journal) Close() error {
 	j.wake.Signal()
 	j.mu.Unlock()
 	<-j.done
-	if err := errors.Join(j.db.Close(), j.lock.Close()); err != nil {
+	if err := errors.Join(j.db.Close(), j.mark.close(), j.lock.Close()); err != nil {
 		return fmt.Errorf("close journal: %w", err)
 	}
 	return nil
@@ -242,9 +260,15 @@ func (j *Journal) run() {
 			batch[0].loaded(j.load())
 			continue
 		}
-		err := j.db.Update(func(tx *bolt.Tx) error { return apply(tx, batch) })
+		var position uint64
+		err := j.db.Update(func(tx *bolt.Tx) (err error) {
+			position, err = apply(tx, batch, j.mark.position())
+			return err
+		})
 		if err != nil {
 			err = records.Errorf(records.ClassUnavailable, "write journal %s: %w", j.db.Path(), err)
+		} else {
+			j.mark.advance(position)
 		}
 		for _, r := range batch {
 			r.written(err)
@@ -274,9 +298,15 @@ func (j *Journal) next() []request {
 }
 
 func (j *Journal) load() (nodes.JournalContent, error) {
-	content, err := read(j.db)
+	content, position, err := read(j.db)
 	if err != nil {
 		return nodes.JournalContent{}, fmt.Errorf("load journal %s: %w", j.db.Path(), err)
 	}
+	marked := j.mark.position()
+	if position > marked {
+		j.mark.advance(position) // the first load of a boot
+	}
+	// One that an older version has written does not say how far it has come.
+	content.Reverted = position > 0 && position < marked
 	return content, nil
 }

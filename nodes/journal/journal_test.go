@@ -43,7 +43,7 @@ func entry(run string, attempt, placement int32) *recordv1.JournalEntry {
 
 func mustOpen(t *testing.T, dir string) *Journal {
 	t.Helper()
-	j, err := Open(dir)
+	j, err := Open(dir, "")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -151,7 +151,7 @@ func commits(t *testing.T, j *Journal) (n int) {
 func TestJournalOfAHeldDirectoryNamesDirectoryAndHolder(t *testing.T) {
 	dir := t.TempDir()
 	mustOpen(t, dir)
-	_, err := Open(dir)
+	_, err := Open(dir, "")
 	if !errors.Is(err, ErrHeld) || !strings.Contains(err.Error(), dir) || !strings.Contains(err.Error(), strconv.Itoa(os.Getpid())) {
 		t.Errorf("error %v", err)
 	}
@@ -237,7 +237,7 @@ func TestJournalThatIsDamagedIsRefused(t *testing.T) {
 			load(t, j)
 			must(t, j.Close())
 			damage(t, filepath.Join(dir, FileName))
-			if broken, err := Open(dir); !errors.Is(err, ErrDamaged) || !strings.Contains(err.Error(), dir) {
+			if broken, err := Open(dir, ""); !errors.Is(err, ErrDamaged) || !strings.Contains(err.Error(), dir) {
 				if err == nil {
 					must(t, broken.Close())
 				}
@@ -256,7 +256,7 @@ func TestJournalOfAnotherFormatIsRefusedAsThat(t *testing.T) {
 	dir := t.TempDir()
 	must(t, mustOpen(t, dir).Close())
 	change(t, filepath.Join(dir, FileName), func(tx *bolt.Tx) error { return tx.Bucket(headBucket).Put(formatKey, []byte("1")) })
-	if _, err := Open(dir); !errors.Is(err, ErrFormat) || errors.Is(err, ErrDamaged) || !strings.Contains(err.Error(), `format "1"`) {
+	if _, err := Open(dir, ""); !errors.Is(err, ErrFormat) || errors.Is(err, ErrDamaged) || !strings.Contains(err.Error(), `format "1"`) {
 		t.Errorf("error %v", err)
 	}
 }
@@ -288,7 +288,7 @@ func TestJournalThatWasKilledHoldsWhatItAcknowledged(t *testing.T) {
 			}
 		}
 		_ = writer.Wait()
-		j, err := Open(dir)
+		j, err := Open(dir, "")
 		if err != nil {
 			t.Fatalf("round %d: %v", round, err)
 		}
@@ -308,7 +308,7 @@ func TestJournalThatWasKilledHoldsWhatItAcknowledged(t *testing.T) {
 
 // writeForEver acknowledges each durable change by a line with its number.
 func writeForEver(dir string) {
-	j, err := Open(dir)
+	j, err := Open(dir, "")
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)

@@ -1,7 +1,10 @@
 package journal
 
 import (
+	"bytes"
+	"crypto/rand"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"hash/crc32"
 
@@ -45,12 +48,60 @@ type tally struct{ entries, sum, meta uint64 }
 
 const tallyBytes = 24
 
-func (t tally) store(head *bolt.Bucket) error {
+func (t tally) bytes() []byte {
 	value := make([]byte, 0, tallyBytes)
 	for _, number := range []uint64{t.entries, t.sum, t.meta} {
 		value = binary.BigEndian.AppendUint64(value, number)
 	}
-	return head.Put(tallyKey, seal(tallyKey, value))
+	return value
+}
+
+func (t tally) store(head *bolt.Bucket) error {
+	return head.Put(tallyKey, seal(tallyKey, t.bytes()))
+}
+
+// loadPosition returns how many commits the journal has seen. It is 0 when that is
+// not known: the position stands with the tally that it was written with, and a
+// version that knows no positions has left it beside one of its own.
+func (t tally) loadPosition(head *bolt.Bucket) (uint64, error) {
+	sealed := head.Get(positionKey)
+	if sealed == nil {
+		return 0, nil
+	}
+	value, _, err := unseal(positionKey, sealed)
+	if err != nil {
+		return 0, err
+	}
+	if len(value) != 8+tallyBytes || !bytes.Equal(value[8:], t.bytes()) {
+		return 0, nil
+	}
+	return binary.BigEndian.Uint64(value), nil
+}
+
+func (t tally) storePosition(head *bolt.Bucket, position uint64) error {
+	value := append(binary.BigEndian.AppendUint64(nil, position), t.bytes()...)
+	return head.Put(positionKey, seal(positionKey, value))
+}
+
+// identity returns the name that the journal has had since it was first opened with
+// a mark; a copy has the same.
+func identity(db *bolt.DB) (id string, err error) {
+	err = db.View(func(tx *bolt.Tx) error {
+		sealed := tx.Bucket(headBucket).Get(idKey)
+		if sealed == nil {
+			return nil
+		}
+		value, _, err := unseal(idKey, sealed)
+		id = string(value)
+		return err
+	})
+	if err != nil || id != "" {
+		return id, err
+	}
+	id = rand.Text()
+	return id, db.Update(func(tx *bolt.Tx) error {
+		return tx.Bucket(headBucket).Put(idKey, seal(idKey, []byte(id)))
+	})
 }
 
 func loadTally(head *bolt.Bucket) (tally, error) {
@@ -89,37 +140,42 @@ func (t *tally) forget(entries *bolt.Bucket, key []byte) error {
 	return err
 }
 
-// apply makes a batch of changes part of a transaction.
-func apply(tx *bolt.Tx, batch []request) error {
+// apply makes a batch of changes part of a transaction and returns the position
+// behind it, which is also behind the one that was marked.
+func apply(tx *bolt.Tx, batch []request, marked uint64) (position uint64, err error) {
 	entries, head := tx.Bucket(entriesBucket), tx.Bucket(headBucket)
 	t, err := loadTally(head)
 	if err != nil {
-		return err
+		return 0, err
 	}
+	if position, err = t.loadPosition(head); err != nil {
+		return 0, err
+	}
+	position = max(position, marked) + 1
 	for _, r := range batch {
 		if r.change.Meta != nil {
 			value := records.Encode(r.change.Meta)
 			t.meta = uint64(checksum(metaKey, value))
 			if err := head.Put(metaKey, seal(metaKey, value)); err != nil {
-				return err
+				return 0, err
 			}
 		}
 		for _, entry := range r.change.Puts {
 			if err := put(entries, &t, key(nodes.KeyOf(entry)), records.Encode(entry)); err != nil {
-				return err
+				return 0, err
 			}
 		}
 		for _, of := range r.change.Deletes {
 			k := key(of)
 			if err := t.forget(entries, k); err != nil {
-				return err
+				return 0, err
 			}
 			if err := entries.Delete(k); err != nil {
-				return err
+				return 0, err
 			}
 		}
 	}
-	return t.store(head)
+	return position, errors.Join(t.store(head), t.storePosition(head, position))
 }
 
 func put(entries *bolt.Bucket, t *tally, key, value []byte) error {
@@ -130,11 +186,10 @@ func put(entries *bolt.Bucket, t *tally, key, value []byte) error {
 	return entries.Put(key, seal(key, value))
 }
 
-// read decodes everything; what can not be decoded, or is not what was written,
-// is damage.
-func read(db *bolt.DB) (nodes.JournalContent, error) {
-	var content nodes.JournalContent
-	err := db.View(func(tx *bolt.Tx) error {
+// read decodes everything and says at which position it is; what can not be
+// decoded, or is not what was written, is damage.
+func read(db *bolt.DB) (content nodes.JournalContent, position uint64, err error) {
+	err = db.View(func(tx *bolt.Tx) error {
 		head, entries := tx.Bucket(headBucket), tx.Bucket(entriesBucket)
 		if head == nil || entries == nil {
 			return fmt.Errorf("%w: it is not the file of a journal", ErrDamaged)
@@ -156,12 +211,13 @@ func read(db *bolt.DB) (nodes.JournalContent, error) {
 		if have != want {
 			return fmt.Errorf("%w: what it holds is not all that was written", ErrDamaged)
 		}
-		return nil
+		position, err = have.loadPosition(head)
+		return err
 	})
 	if err != nil {
-		return nodes.JournalContent{}, err
+		return nodes.JournalContent{}, 0, err
 	}
-	return content, nil
+	return content, position, nil
 }
 
 // readMeta returns the meta record and its checksum, nil in a journal that was

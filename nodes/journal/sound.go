@@ -54,6 +54,6 @@ func check(path string) (err error) {
 		return fmt.Errorf("%w: it can not be read (%w)", ErrDamaged, err)
 	}
 	defer func() { err = errors.Join(err, db.Close()) }()
-	_, err = read(db)
+	_, _, err = read(db)
 	return err
 }

@@ -188,7 +188,7 @@ func (l *Ledger) fault(e history.Event, f history.Fault) {
 // pause notes when a machine stands still, and when its disk has lied. The texts are those of package machine.
 func (m *machine) pause(e history.Event) {
 	switch e.Text {
-	case "disk undoes its last write":
+	case "disk undoes its last write", "no memory of what the disk held before":
 		m.undoneAt = e.At
 	case "stopped", "suspended", "frozen":
 		if !m.paused {
@@ -204,7 +204,8 @@ func (m *machine) pause(e history.Event) {
 }
 
 // Undone says that the disk of a command's machine has lost, since its start, what it
-// had told to be synced; it is empty when it has not. No journal holds on such a disk.
+// had told to be synced, or was put back to before that and the power went before
+// anybody looked; it is empty when it has not. No journal holds on such a disk.
 func (l *Ledger) Undone(c *Command) string {
 	if m := l.machine(c.Node); m.undoneAt > 0 && m.undoneAt >= c.Started {
 		return "the disk of " + c.Node + " lost what it had synced"

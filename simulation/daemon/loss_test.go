@@ -116,3 +116,36 @@ func TestLossThatIsAccepted(t *testing.T) {
 		})
 	}
 }
+
+// TestJournalThatIsPutBackStartsNothingAgain: an older copy of journal.db, put back in
+// place, does not know of a command that runs. It is stopped, and told as one that may
+// have been started.
+func TestJournalThatIsPutBackStartsNothingAgain(t *testing.T) {
+	n := startNode(t)
+	path, lines := ledger(t)
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+	defer cancel()
+	n.crash(t)
+	older, err := os.ReadFile(filepath.Join(n.data, "journal.db"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	n.start(t)
+	id := n.submit(t, "--", "sh", "-c", "echo start >> "+path+"; exec sleep 600")
+	n.awaitRunning(ctx, t, id)
+	n.crash(t)
+	if err := os.WriteFile(filepath.Join(n.data, "journal.db"), older, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	n.start(t)
+	n.errand(t, "wait", id)
+	if s := n.show(t, id); s.Status != "FAILED" || s.Reason != "START_UNKNOWN" {
+		t.Errorf("the run is %s, %s: %s\nnode: %s", s.Status, s.Reason, s.Message, n.log)
+	}
+	if started := lines(); len(started) != 1 {
+		t.Errorf("the command was started %d times", len(started))
+	}
+	if r := n.errand(t, "run", "--", "true"); r.code != 0 {
+		t.Errorf("the next run gave %d, stderr %q", r.code, r.stderr)
+	}
+}

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -37,6 +38,10 @@ type Disk struct {
 	kept content
 	// damaged disks can not be read.
 	damaged bool
+	// marks is memory of the machine: how far each journal has come on this boot.
+	marks map[string]uint64
+	// journals counts those that began here.
+	journals int
 
 	// queue is what the daemon has asked for and busy the part of it that is on its
 	// way to the disk.
@@ -44,10 +49,20 @@ type Disk struct {
 	stop        func()
 }
 
+// fresh is an empty journal that nobody has a copy of.
+func (d *Disk) fresh() content {
+	d.journals++
+	return content{journal: d.machine.name + "/" + strconv.Itoa(d.journals), position: 1}
+}
+
 // content is what a journal holds. Its values are never changed.
 type content struct {
-	meta    *recordv1.JournalMeta
-	entries map[nodes.PlacementKey]*recordv1.JournalEntry
+	// journal tells journals apart; copies have that of their original, and position is
+	// how far they have come.
+	journal  string
+	position uint64
+	meta     *recordv1.JournalMeta
+	entries  map[nodes.PlacementKey]*recordv1.JournalEntry
 	// undo leads back to before the last sync, when it is gone through backwards.
 	undo []undo
 }
@@ -60,7 +75,9 @@ type undo struct {
 	meta  *recordv1.JournalMeta
 }
 
-func (c content) clone() content { return content{meta: c.meta, entries: maps.Clone(c.entries)} }
+func (c content) clone() content {
+	return content{journal: c.journal, position: c.position, meta: c.meta, entries: maps.Clone(c.entries)}
+}
 
 func (c *content) apply(change nodes.JournalChange) {
 	if change.Meta != nil {
@@ -194,6 +211,16 @@ func (d *Disk) store(requests []request) {
 	for _, r := range requests {
 		d.content.apply(r.change)
 	}
+	d.content.position = max(d.content.position, d.marks[d.content.journal]) + 1
+	d.mark()
+}
+
+// mark remembers in the machine's memory how far the journal has come.
+func (d *Disk) mark() {
+	if d.marks == nil {
+		d.marks = map[string]uint64{}
+	}
+	d.marks[d.content.journal] = d.content.position
 }
 
 // read returns what is durable; it is the caller's.
@@ -201,7 +228,10 @@ func (d *Disk) read() (nodes.JournalContent, error) {
 	if d.damaged {
 		return nodes.JournalContent{}, records.Errorf(records.ClassInternal, "load journal: %w", ErrDamaged)
 	}
-	var out nodes.JournalContent
+	out := nodes.JournalContent{Reverted: d.content.position < d.marks[d.content.journal]}
+	if !out.Reverted {
+		d.mark()
+	}
 	if d.content.meta != nil {
 		out.Meta = proto.CloneOf(d.content.meta)
 	}
@@ -239,6 +269,10 @@ func (d *Disk) crash() {
 
 // powerOff may undo the last sync.
 func (d *Disk) powerOff() {
+	if d.content.position < d.marks[d.content.journal] {
+		d.unnoticed()
+	}
+	d.marks = nil
 	if len(d.content.undo) > 0 && virtual.Chance(d.machine.random, d.machine.Faults.Disk.TearRate) {
 		d.content.revert()
 		d.machine.note(history.KindMachine, "disk undoes its last write")
@@ -251,14 +285,27 @@ func (d *Disk) Copy() { d.kept = d.content.clone() }
 // Revert puts the last copy in place of what the disk holds; without a copy it is
 // empty. It is for a machine whose daemon is down.
 func (d *Disk) Revert() {
+	before := d.content
 	d.content, d.damaged = d.kept.clone(), false
+	if d.kept.journal == "" {
+		d.content = d.fresh()
+	}
 	d.machine.note(history.KindMachine, "disk reverted")
+	if d.content.journal == before.journal && d.content.position < before.position && d.marks[before.journal] < before.position {
+		d.unnoticed()
+	}
+}
+
+// unnoticed notes that nothing on this machine tells any more that its journal is an
+// older copy.
+func (d *Disk) unnoticed() {
+	d.machine.note(history.KindMachine, "no memory of what the disk held before")
 }
 
 // Lose puts an empty disk in place of the disk. It is for a machine whose daemon is
 // down.
 func (d *Disk) Lose() {
-	d.content, d.damaged = content{}, false
+	d.content, d.damaged = d.fresh(), false
 	d.machine.note(history.KindMachine, "disk lost")
 }
 

@@ -14,7 +14,8 @@ import (
 )
 
 // TestDiskHoldsWhatTheJournalHolds makes drawn changes on the disk and in a real
-// journal, opened anew every now and then, and compares what they hold.
+// journal, opened anew every now and then, copied and put back, and compares what
+// they hold.
 func TestDiskHoldsWhatTheJournalHolds(t *testing.T) {
 	root, round := t.TempDir(), 0
 	rapid.Check(t, func(r *rapid.T) {
@@ -23,22 +24,34 @@ func TestDiskHoldsWhatTheJournalHolds(t *testing.T) {
 		if err := os.Mkdir(dir, 0o700); err != nil {
 			r.Fatal(err)
 		}
-		kept, err := journal.Open(dir)
+		marks, file, copied := dir+"/marks", dir+"/"+journal.FileName, false
+		kept, err := journal.Open(dir, marks)
 		if err != nil {
 			r.Fatal(err)
 		}
 		defer func() { _ = kept.Close() }()
 		b := newBench(t, 1, calm())
 		for range rapid.IntRange(1, 12).Draw(r, "steps") {
-			if rapid.IntRange(0, 4).Draw(r, "what") == 0 {
+			switch what := rapid.IntRange(0, 9).Draw(r, "what"); what {
+			case 0, 1, 2:
 				b.life.Crash()
-				b.life = b.Launch()
 				if err := kept.Close(); err != nil {
 					r.Fatal(err)
 				}
-				if kept, err = journal.Open(dir); err != nil {
+				switch {
+				case what == 1:
+					copied = true
+					b.disk.Copy()
+					copyFile(r, file, file+".kept")
+				case what == 2 && copied:
+					b.disk.Revert()
+					copyFile(r, file+".kept", file)
+				}
+				b.life = b.Launch()
+				if kept, err = journal.Open(dir, marks); err != nil {
 					r.Fatal(err)
 				}
+				compare(r, b, kept)
 				continue
 			}
 			// Some at a time: they meet, and the order of the calls counts.
@@ -63,6 +76,16 @@ func TestDiskHoldsWhatTheJournalHolds(t *testing.T) {
 		}
 		compare(r, b, kept)
 	})
+}
+
+func copyFile(r *rapid.T, from, to string) {
+	content, err := os.ReadFile(from)
+	if err == nil {
+		err = os.WriteFile(to, content, 0o600)
+	}
+	if err != nil {
+		r.Fatal(err)
+	}
 }
 
 func drawChange(r *rapid.T) nodes.JournalChange {
@@ -101,11 +124,12 @@ func compare(r *rapid.T, b *bench, kept nodes.Journal) {
 	var got *nodes.JournalContent
 	b.life.Journal().Load(func(content nodes.JournalContent, _ error) { got = &content })
 	b.until("load", func() bool { return got != nil })
-	same := (got.Meta == nil) == (want.Meta == nil) && proto.Equal(got.Meta, want.Meta) && len(got.Entries) == len(want.Entries)
+	same := got.Reverted == want.Reverted && (got.Meta == nil) == (want.Meta == nil) && proto.Equal(got.Meta, want.Meta) && len(got.Entries) == len(want.Entries)
 	for i := range got.Entries {
 		same = same && proto.Equal(got.Entries[i], want.Entries[i])
 	}
 	if !same {
-		r.Fatalf("the disk holds %v %v, the journal %v %v", got.Meta, got.Entries, want.Meta, want.Entries)
+		r.Fatalf("the disk holds %v %v (reverted: %v), the journal %v %v (reverted: %v)",
+			got.Meta, got.Entries, got.Reverted, want.Meta, want.Entries, want.Reverted)
 	}
 }

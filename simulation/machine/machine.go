@@ -101,6 +101,7 @@ func New(options Options) *Machine {
 	m.oscillator.wall = time.Duration(Epoch.UnixNano()) + m.timeline.Now()
 	m.timers.machine = m
 	m.disk.machine = m
+	m.disk.content = m.disk.fresh()
 	m.fence.machine = m
 	m.runtime.init(m, options.Drivers)
 	m.boot()

@@ -1770,7 +1770,10 @@ type JournalMeta struct {
 	BootId     string                 `protobuf:"bytes,6,opt,name=boot_id,json=bootId,proto3" json:"boot_id,omitempty"`
 	Epoch      int64                  `protobuf:"varint,7,opt,name=epoch,proto3" json:"epoch,omitempty"`
 	// The id of the cluster in which the node is registered.
-	Cluster       string `protobuf:"bytes,8,opt,name=cluster,proto3" json:"cluster,omitempty"`
+	Cluster string `protobuf:"bytes,8,opt,name=cluster,proto3" json:"cluster,omitempty"`
+	// The journal is an older copy that was put back, and what the store says of its
+	// last session has not been judged by that yet.
+	Reverted      bool `protobuf:"varint,9,opt,name=reverted,proto3" json:"reverted,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1859,6 +1862,13 @@ func (x *JournalMeta) GetCluster() string {
 		return x.Cluster
 	}
 	return ""
+}
+
+func (x *JournalMeta) GetReverted() bool {
+	if x != nil {
+		return x.Reverted
+	}
+	return false
 }
 
 // JournalEntry is what a node knows of one placement, keyed by run, attempt and
@@ -2563,7 +2573,7 @@ const file_errand_record_v1_record_proto_rawDesc = "" +
 	"\n" +
 	"generation\x18\x02 \x01(\x03R\n" +
 	"generation\x12\x1b\n" +
-	"\twindow_ms\x18\x03 \x01(\x03R\bwindowMs\"\xce\x01\n" +
+	"\twindow_ms\x18\x03 \x01(\x03R\bwindowMs\"\xea\x01\n" +
 	"\vJournalMeta\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12\x12\n" +
 	"\x04uuid\x18\x02 \x01(\tR\x04uuid\x12\x1e\n" +
@@ -2574,7 +2584,8 @@ const file_errand_record_v1_record_proto_rawDesc = "" +
 	"\x05lease\x18\x05 \x01(\x03R\x05lease\x12\x17\n" +
 	"\aboot_id\x18\x06 \x01(\tR\x06bootId\x12\x14\n" +
 	"\x05epoch\x18\a \x01(\x03R\x05epoch\x12\x18\n" +
-	"\acluster\x18\b \x01(\tR\acluster\"\xe9\x06\n" +
+	"\acluster\x18\b \x01(\tR\acluster\x12\x1a\n" +
+	"\breverted\x18\t \x01(\bR\breverted\"\xe9\x06\n" +
 	"\fJournalEntry\x12\x10\n" +
 	"\x03run\x18\x01 \x01(\tR\x03run\x12\x18\n" +
 	"\aattempt\x18\x02 \x01(\x05R\aattempt\x12\x1c\n" +
