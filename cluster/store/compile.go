@@ -7,6 +7,7 @@ import (
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"github.com/errand-run/errand/cluster/flight"
 	"github.com/errand-run/errand/cluster/records"
 )
 
@@ -115,6 +116,23 @@ func resultOf(response *clientv3.TxnResponse) records.Result {
 		}
 	}
 	return result
+}
+
+// landedOf turns etcd's answer to a flight into what became of each member. The
+// machine takes revision and term of the outer header.
+func landedOf(f *flight.Flight[*pending], response *clientv3.TxnResponse) landing {
+	l := landing{revision: response.Header.GetRevision(), term: response.Header.GetRaftTerm()}
+	if len(f.Members) == 1 {
+		l.results = []records.Result{resultOf(response)}
+		return l
+	}
+	l.results = make([]records.Result, 0, len(f.Members))
+	for _, op := range response.Responses {
+		if child := op.GetResponseTxn(); child != nil {
+			l.results = append(l.results, resultOf((*clientv3.TxnResponse)(child)))
+		}
+	}
+	return l
 }
 
 func kvsOf(kvs []*mvccpb.KeyValue) []records.KV {

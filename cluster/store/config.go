@@ -17,12 +17,14 @@ import (
 
 // The limits of a store.
 const (
-	// InFlightMax bounds how many transactions are under way at a time.
-	InFlightMax = 64
+	// FlightsMax bounds how many flights of transactions that write are under way at a
+	// time, AloneMax how many beside them of those that share none.
+	FlightsMax = 4
+	AloneMax   = 16
 	// QueuedMax bounds how many transactions wait to be sent; what comes beyond is
 	// answered as unavailable.
 	QueuedMax = 1 << 16
-	// ReadsMax bounds how many reads of Do are under way at a time.
+	// ReadsMax bounds how many reads are under way at a time: of Do, and as many of Txn.
 	ReadsMax = 64
 	// OpTimeout is how long a transaction may take, waiting included.
 	OpTimeout = 5 * time.Second

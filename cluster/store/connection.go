@@ -15,6 +15,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/stats"
 
+	"github.com/errand-run/errand/cluster/flight"
 	"github.com/errand-run/errand/cluster/records"
 )
 
@@ -91,6 +92,20 @@ func (c *connection) close() {
 	if c.watching != nil {
 		_ = c.watching.Close()
 	}
+}
+
+// flight sends a flight once and tells whether it left this process.
+func (c *connection) flight(ctx context.Context, f *flight.Flight[*pending]) (*clientv3.TxnResponse, bool, error) {
+	if len(f.Members) == 1 {
+		return c.txn(ctx, f.Members[0].Txn)
+	}
+	children := make([]clientv3.Op, len(f.Members))
+	for i, member := range f.Members {
+		children[i] = clientv3.OpTxn(compile(member.Txn))
+	}
+	ctx, sent := c.noteSent(ctx)
+	response, err := c.client.Txn(ctx).Then(children...).Commit()
+	return response, sent.Load(), err
 }
 
 // txn sends one transaction once and tells whether it left this process.

@@ -55,20 +55,8 @@ var refusals = []struct {
 // classify is the only place where an error of etcd, gRPC or a context becomes a
 // class.
 func classify(err error, o outcome) records.Class {
-	text := textOf(err)
-	for _, refusal := range refusals {
-		if text == textOf(refusal.err) {
-			return refusal.class
-		}
-	}
-	switch codeOf(err) {
-	case codes.InvalidArgument, codes.PermissionDenied, codes.FailedPrecondition, codes.OutOfRange,
-		codes.NotFound, codes.AlreadyExists, codes.Unimplemented, codes.ResourceExhausted:
-		// ResourceExhausted without one of the texts above is a message that is too
-		// large for one side to take; answers have no limit.
-		return records.ClassInvalid
-	case codes.Unauthenticated:
-		return records.ClassUnavailable
+	if class, ok := refusalOf(err); ok {
+		return class
 	}
 	if o.write && o.sent {
 		return records.ClassOutcomeUnknown
@@ -77,6 +65,27 @@ func classify(err error, o outcome) records.Class {
 		return records.ClassDeadline
 	}
 	return records.ClassUnavailable
+}
+
+// refusalOf tells whether an error says for certain that nothing was done, and the
+// class that it has then.
+func refusalOf(err error) (records.Class, bool) {
+	text := textOf(err)
+	for _, refusal := range refusals {
+		if text == textOf(refusal.err) {
+			return refusal.class, true
+		}
+	}
+	switch codeOf(err) {
+	case codes.InvalidArgument, codes.PermissionDenied, codes.FailedPrecondition, codes.OutOfRange,
+		codes.NotFound, codes.AlreadyExists, codes.Unimplemented, codes.ResourceExhausted:
+		// ResourceExhausted without one of the texts above is a message that is too
+		// large for one side to take; answers have no limit.
+		return records.ClassInvalid, true
+	case codes.Unauthenticated:
+		return records.ClassUnavailable, true
+	}
+	return records.ClassInternal, false
 }
 
 // textOf returns the text of the server's answer, without what was wrapped around

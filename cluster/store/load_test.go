@@ -78,7 +78,7 @@ func (h heavy) key(i int) string {
 
 // write sends all transactions, a bounded number at a time, and waits for them.
 func (h heavy) write(t *testing.T, s *Store) {
-	slots := make(chan struct{}, 4*InFlightMax)
+	slots := make(chan struct{}, 256)
 	var failed atomic.Int64
 	for i := range h.transactions {
 		slots <- struct{}{}

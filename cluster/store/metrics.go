@@ -14,6 +14,8 @@ import (
 type metrics struct {
 	transactions *prometheus.CounterVec
 	seconds      prometheus.Histogram
+	flights      *prometheus.CounterVec
+	members      prometheus.Histogram
 	resets       prometheus.Counter
 }
 
@@ -29,6 +31,15 @@ func newMetrics() *metrics {
 			// 0.25 ms to 8 s.
 			Buckets: prometheus.ExponentialBuckets(0.00025, 2, 16),
 		}),
+		flights: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "errand_store_flights_total",
+			Help: "Flights of transactions by what they came to: answered, refused (as a whole; several members go again, each alone), not sent, or unknown.",
+		}, []string{"outcome"}),
+		members: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Name:    "errand_store_flight_members",
+			Help:    "Transactions that travelled in one flight.",
+			Buckets: prometheus.ExponentialBuckets(1, 2, 8),
+		}),
 		resets: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "errand_store_follow_resets_total",
 			Help: "Times that a follow began or began again from a full read.",
@@ -37,7 +48,7 @@ func newMetrics() *metrics {
 }
 
 func (m *metrics) all() []prometheus.Collector {
-	return []prometheus.Collector{m.transactions, m.seconds, m.resets}
+	return []prometheus.Collector{m.transactions, m.seconds, m.flights, m.members, m.resets}
 }
 
 func (m *metrics) register(registerer prometheus.Registerer) error {
@@ -74,4 +85,20 @@ func (m *metrics) observe(result records.Result, took time.Duration) {
 	}
 	m.transactions.WithLabelValues(outcome).Inc()
 	m.seconds.Observe(took.Seconds())
+}
+
+// landed counts a flight.
+func (m *metrics) landed(members int, l landing) {
+	outcome := "answered"
+	switch {
+	case l.err == nil:
+	case l.refused:
+		outcome = "refused"
+	case records.ClassOf(l.err) == records.ClassOutcomeUnknown:
+		outcome = "unknown"
+	default:
+		outcome = "not_sent"
+	}
+	m.flights.WithLabelValues(outcome).Inc()
+	m.members.Observe(float64(members))
 }

@@ -10,6 +10,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/errand-run/errand/cluster/flight"
 	"github.com/errand-run/errand/cluster/records"
 )
 
@@ -36,10 +37,19 @@ type Store struct {
 	workers    sync.WaitGroup
 	background sync.WaitGroup
 
-	mu      sync.Mutex
-	closed  bool
+	// sweep wakes who answers what has had its time.
+	sweep *time.Timer
+
+	mu     sync.Mutex
+	closed bool
+	// queue holds the reads of Txn that wait, working counts who carries them out.
 	queue   fifo
 	working int
+	// machine decides which writes are sent together. order holds writes until they are
+	// answered, the oldest first; sweeping says that sweep is set for one of them.
+	machine  *flight.Machine[*pending]
+	order    fifo
+	sweeping bool
 	// leasing counts the calls about leases that are under way.
 	leasing int
 	follows map[*follow]struct{}
@@ -57,6 +67,7 @@ func Open(ctx context.Context, config Config) (*Store, error) {
 		config.Log = zap.NewNop()
 	}
 	s := &Store{
+		sweep: time.NewTimer(OpTimeout), machine: flight.New[*pending](flightOptions),
 		config: config, log: config.Log, metrics: newMetrics(),
 		reads: make(chan struct{}, ReadsMax), follows: map[*follow]struct{}{},
 	}
@@ -72,6 +83,7 @@ func Open(ctx context.Context, config Config) (*Store, error) {
 	s.base, s.end = context.WithCancel(context.Background())
 	s.running, s.stop = context.WithCancel(s.base)
 	s.background.Go(s.probe)
+	s.background.Go(s.sweepLate)
 	if s.space != nil {
 		s.background.Go(func() { s.space.watch(s.running) })
 	}
@@ -142,6 +154,9 @@ func (s *Store) Close() error {
 	}
 	s.closed = true
 	waiting := s.queue.takeAll()
+	for _, member := range s.machine.Clear() {
+		waiting = append(waiting, member.Owner)
+	}
 	s.mu.Unlock()
 
 	s.stop()

@@ -5,6 +5,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/errand-run/errand/cluster/flight"
 	"github.com/errand-run/errand/cluster/records"
 )
 
@@ -16,20 +17,23 @@ type pending struct {
 	deadline time.Time
 	queued   time.Time
 	deliver  func(records.Result)
-	// taken is set once, by whoever will answer: the worker that sends it, or a
-	// caller that gave up before.
-	taken atomic.Bool
+	// answered is set once, by whoever answers: the flight that comes back, or the time
+	// that is up before.
+	answered atomic.Bool
+	// member is what the machine knows of a write, sole whether it left by itself. Both
+	// belong to the store's lock.
+	member *flight.Member[*pending]
+	sole   bool
 }
-
-func (p *pending) take() bool { return p.taken.CompareAndSwap(false, true) }
 
 // expired tells whether the caller has gone.
 func (p *pending) expired() bool { return p.caller != nil && p.caller.Err() != nil }
 
 // Txn carries a transaction out and delivers its result exactly once, within
-// OpTimeout. It never blocks. A write is sent once; a transaction that only reads
-// is repeated until the time is up. After Close, or beyond QueuedMax, deliver is
-// called before Txn returns.
+// OpTimeout. It never blocks. A write is sent once, in one flight with others; a
+// transaction that only reads is repeated until the time is up, and is ordered with
+// nothing: it sees what was answered before it was handed over. After Close, or beyond
+// QueuedMax, deliver is called before Txn returns.
 func (s *Store) Txn(txn records.Txn, deliver func(records.Result)) {
 	now := time.Now()
 	s.submit(&pending{txn: txn, deadline: now.Add(OpTimeout), queued: now, deliver: deliver})
@@ -49,17 +53,38 @@ func (s *Store) Do(ctx context.Context, txn records.Txn) (records.Result, error)
 		txn: txn, caller: ctx, deadline: now.Add(OpTimeout), queued: now,
 		deliver: func(result records.Result) { done <- result },
 	}
-	s.submit(p)
+	if p.expired() {
+		s.answer(p, records.Result{Err: notSent(ctx)})
+	} else {
+		s.submit(p)
+	}
 	select {
 	case result := <-done:
 		return result, result.Err
 	case <-ctx.Done():
 	}
-	if p.take() {
-		s.answer(p, records.Result{Err: records.Errorf(records.ClassDeadline, "transaction was not sent: %w", ctx.Err())})
-	}
+	s.abandon(p)
 	result := <-done
 	return result, result.Err
+}
+
+func notSent(ctx context.Context) error {
+	return records.Errorf(records.ClassDeadline, "transaction was not sent: %w", ctx.Err())
+}
+
+// abandon answers a write whose caller has gone. One that left by itself ends with its
+// caller and is answered by what it came to.
+func (s *Store) abandon(p *pending) {
+	s.mu.Lock()
+	waited := p.member != nil && s.machine.Withdraw(p.member)
+	shared := p.member != nil && !waited && !p.sole
+	s.mu.Unlock()
+	switch {
+	case waited:
+		s.answer(p, records.Result{Err: notSent(p.caller)})
+	case shared:
+		s.answer(p, records.Result{Err: records.Errorf(records.ClassOutcomeUnknown, "transaction is under way: %w", p.caller.Err())})
+	}
 }
 
 // read is Do for what only reads.
@@ -86,10 +111,10 @@ func (s *Store) read(ctx context.Context, txn records.Txn) records.Result {
 	return result
 }
 
-// submit queues a transaction or answers it.
+// submit hands a transaction on or answers it.
 func (s *Store) submit(p *pending) {
 	if err := check(p.txn); err != nil {
-		s.refuse(p, err)
+		s.answer(p, records.Result{Err: err})
 		return
 	}
 	s.mu.Lock()
@@ -97,30 +122,24 @@ func (s *Store) submit(p *pending) {
 	switch {
 	case s.closed:
 		refusal = errClosed
-	case s.queue.len() >= QueuedMax:
+	case s.queue.len()+s.machine.Waiting() >= QueuedMax:
 		refusal = records.Errorf(records.ClassUnavailable, "%d transactions wait already", QueuedMax)
-	default:
+	case p.txn.ReadOnly():
 		s.queue.push(p)
-		if s.working < InFlightMax {
+		if s.working < ReadsMax {
 			s.working++
 			s.workers.Go(s.work)
 		}
+	default:
+		s.handOver(p)
 	}
 	s.mu.Unlock()
 	if refusal != nil {
-		s.refuse(p, refusal)
+		s.answer(p, records.Result{Err: refusal})
 	}
 }
 
-func (s *Store) refuse(p *pending, err error) {
-	if p.take() {
-		s.answer(p, records.Result{Err: err})
-	}
-}
-
-// work carries transactions until none waits. What leaves together is decided
-// here and in carry alone: callers see one result per transaction whatever
-// travels with it.
+// work carries reads out until none waits.
 func (s *Store) work() {
 	for {
 		s.mu.Lock()
@@ -131,67 +150,44 @@ func (s *Store) work() {
 			return
 		}
 		s.mu.Unlock()
-		if p.take() {
-			s.answer(p, s.carry(p))
-		}
+		s.answer(p, s.carryRead(p))
 	}
 }
 
+// answer delivers a result, unless there was one before.
 func (s *Store) answer(p *pending, result records.Result) {
-	s.metrics.observe(result, time.Since(p.queued))
-	p.deliver(result)
+	if p.answered.CompareAndSwap(false, true) {
+		s.metrics.observe(result, time.Since(p.queued))
+		p.deliver(result)
+	}
 }
 
-// carry sends one transaction and waits for its answer.
-func (s *Store) carry(p *pending) records.Result {
-	if p.expired() {
-		return records.Result{Err: records.Errorf(records.ClassDeadline, "transaction was not sent: %w", p.caller.Err())}
-	}
+func (s *Store) carryRead(p *pending) records.Result {
 	if time.Until(p.deadline) < sendMin {
-		return records.Result{Err: records.Errorf(records.ClassUnavailable, "transaction was not sent within %v", OpTimeout)}
+		return records.Result{Err: errNotInTime}
 	}
-	parent := p.caller
-	if parent == nil {
-		parent = s.base
-	}
-	ctx, cancel := context.WithDeadline(parent, p.deadline)
+	ctx, cancel := context.WithDeadline(s.base, p.deadline)
 	defer cancel()
-	defer context.AfterFunc(s.base, cancel)()
-	if p.txn.ReadOnly() {
-		return s.repeat(ctx, p)
-	}
-	if err := s.space.refusal(); err != nil {
-		return records.Result{Err: err}
-	}
-	result, _ := s.send(ctx, p, true)
-	return result
+	return s.repeat(ctx, p)
 }
+
+var errNotInTime = records.Errorf(records.ClassUnavailable, "transaction was not sent within %v", OpTimeout)
 
 // repeat sends a read until it is answered, refused for good, or its time is up.
 func (s *Store) repeat(ctx context.Context, p *pending) records.Result {
 	var backoff retries
 	for {
 		attempt, cancel := context.WithTimeout(ctx, readAttemptTimeout)
-		result, class := s.send(attempt, p, false)
+		response, sent, err := s.conn.Load().txn(attempt, p.txn)
 		cancel()
-		if result.Err == nil || class != records.ClassUnavailable || !backoff.wait(ctx) {
-			return result
+		if err == nil {
+			return resultOf(response)
+		}
+		class := classify(err, outcome{sent: sent, expired: p.expired()})
+		if class != records.ClassUnavailable || !backoff.wait(ctx) {
+			return records.Result{Err: records.Errorf(class, "read (%s): %w", class, err)}
 		}
 	}
-}
-
-// send makes one attempt and gives its failure a class.
-func (s *Store) send(ctx context.Context, p *pending, write bool) (records.Result, records.Class) {
-	response, sent, err := s.conn.Load().txn(ctx, p.txn)
-	if err == nil {
-		return resultOf(response), records.ClassInternal
-	}
-	class := classify(err, outcome{sent: sent, write: write, expired: p.expired()})
-	what := "read"
-	if write {
-		what = "transaction"
-	}
-	return records.Result{Err: records.Errorf(class, "%s (%s): %w", what, class, err)}, class
 }
 
 // fifo is a queue that gives its memory back as it drains.
@@ -201,6 +197,9 @@ type fifo struct {
 }
 
 func (q *fifo) len() int { return len(q.items) - q.head }
+
+// all are those in the queue, the oldest first.
+func (q *fifo) all() []*pending { return q.items[q.head:] }
 
 func (q *fifo) push(p *pending) { q.items = append(q.items, p) }
 
@@ -221,13 +220,9 @@ func (q *fifo) pop() *pending {
 	return p
 }
 
-// takeAll empties the queue and returns what nobody has taken.
+// takeAll empties the queue.
 func (q *fifo) takeAll() []*pending {
-	var waiting []*pending
-	for p := q.pop(); p != nil; p = q.pop() {
-		if p.take() {
-			waiting = append(waiting, p)
-		}
-	}
-	return waiting
+	all := q.all()
+	q.items, q.head = nil, 0
+	return all
 }

@@ -117,7 +117,7 @@ func TestTxnNeverBlocksAndIsAnsweredWhenTheServerIsSilent(t *testing.T) {
 	server := startServer(t)
 	s := server.connect(t)
 	server.proxy.set(func(p *proxy) { p.silentUpTo = 1 << 30 })
-	const n = 3 * InFlightMax
+	const n = 200
 	began := time.Now()
 	results := submitAll(s, n)
 	if took := time.Since(began); took > time.Second {
@@ -134,7 +134,7 @@ func TestTxnNeverBlocksAndIsAnsweredWhenTheServerIsSilent(t *testing.T) {
 		}
 	}
 	// Those that left may have been carried out; those that waited were not.
-	if classes[records.ClassOutcomeUnknown] != InFlightMax || classes[records.ClassUnavailable] != n-InFlightMax {
+	if classes[records.ClassOutcomeUnknown] != FlightsMax || classes[records.ClassUnavailable] != n-FlightsMax {
 		t.Errorf("answers: %v", classes)
 	}
 	if took := time.Since(began); took > OpTimeout+2*time.Second {
@@ -146,7 +146,7 @@ func TestTxnBeyondTheQueueIsRefused(t *testing.T) {
 	server := startServer(t)
 	s := server.connect(t)
 	server.proxy.set(func(p *proxy) { p.silentUpTo = 1 << 30 })
-	results := submitAll(s, QueuedMax+InFlightMax+10)
+	results := submitAll(s, QueuedMax+FlightsMax+10)
 	refused := 0
 	for range 10 {
 		result := <-results
@@ -166,7 +166,7 @@ func TestCloseAnswersEverything(t *testing.T) {
 	server := startServer(t)
 	s := server.connect(t)
 	server.proxy.set(func(p *proxy) { p.silentUpTo = 1 << 30 })
-	const n = 2 * InFlightMax
+	const n = 100
 	results := submitAll(s, n)
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
@@ -189,24 +189,46 @@ func TestCloseAnswersEverything(t *testing.T) {
 	}
 }
 
+// together hands writes over that leave at once: all in one flight, if they may.
+func together(s *Store, txns []records.Txn, deliver func(i int, result records.Result)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	now := time.Now()
+	for i, txn := range txns {
+		p := &pending{txn: txn, deadline: now.Add(OpTimeout), queued: now, deliver: func(result records.Result) { deliver(i, result) }}
+		p.member = s.machine.Submit(txn, p)
+		s.order.push(p)
+	}
+	s.launch(s.departures())
+}
+
 // A proxy that forwards requests and swallows answers: what was written is there
-// although its outcome is unknown, and repeating the create finds it.
+// although its outcome is unknown, and repeating the create finds it. Nothing that was
+// on a flight is sent again.
 func TestWriteWithoutAnAnswerIsUnknownAndMayHaveHappened(t *testing.T) {
 	server := startServer(t)
 	s := server.connect(t)
 	server.proxy.set(func(p *proxy) { p.dropAnswers = true })
 	const n = 20
-	results := make(chan records.Result, n)
-	for i := range n {
-		s.Txn(createTxn(fmt.Sprintf("k/%d", i), "mine"), func(result records.Result) { results <- result })
+	txns := make([]records.Txn, n)
+	for i := range txns {
+		txns[i] = createTxn(fmt.Sprintf("k/%d", i), "mine")
 	}
+	results := make(chan records.Result, n)
+	together(s, txns, func(_ int, result records.Result) { results <- result })
 	for range n {
 		if result := <-results; records.ClassOf(result.Err) != records.ClassOutcomeUnknown {
 			t.Errorf("without an answer: %v", result.Err)
 		}
 	}
-	if found := do(t, server.store, records.Read(records.Range("k/"))); found.Responses[0].Count != n {
-		t.Errorf("%d of %d were carried out", found.Responses[0].Count, n)
+	found := do(t, server.store, records.Read(records.Range("k/"))).Responses[0].KVs
+	if len(found) != n {
+		t.Fatalf("%d of %d were carried out", len(found), n)
+	}
+	for _, kv := range found {
+		if kv.Mod != found[0].Mod {
+			t.Errorf("%s was written at %d, %s at %d: not in one flight", kv.Key, kv.Mod, found[0].Key, found[0].Mod)
+		}
 	}
 	server.proxy.set(func(p *proxy) { p.dropAnswers = false })
 	server.proxy.cut()
@@ -218,7 +240,7 @@ func TestWriteWithoutAnAnswerIsUnknownAndMayHaveHappened(t *testing.T) {
 		for err != nil && ctx.Err() == nil {
 			result, err = s.Do(ctx, createTxn(fmt.Sprintf("k/%d", i), "again"))
 		}
-		if kv, _ := result.First(0); err != nil || result.Succeeded || string(kv.Value) != "mine" {
+		if kv, _ := result.First(0); err != nil || result.Succeeded || string(kv.Value) != "mine" || kv.Mod != found[0].Mod {
 			t.Fatalf("repeating create %d: %+v, %v", i, result, err)
 		}
 	}
@@ -299,9 +321,9 @@ func TestDoEndsWithItsContext(t *testing.T) {
 	}
 	within("a read", records.Read(records.Get("k")), records.ClassDeadline)
 	within("a write that was sent", putTxn("k", ""), records.ClassOutcomeUnknown)
-	results := submitAll(s, InFlightMax)
+	results := submitAll(s, FlightsMax)
 	within("a write behind others", putTxn("k", ""), records.ClassDeadline)
-	for range InFlightMax {
+	for range FlightsMax {
 		<-results
 	}
 }
@@ -322,12 +344,19 @@ func TestMetricsCountOutcomes(t *testing.T) {
 			switch family.GetName() {
 			case "errand_store_transactions_total":
 				counted[metric.GetLabel()[0].GetValue()] = metric.GetCounter().GetValue()
+			case "errand_store_flights_total":
+				counted["flights "+metric.GetLabel()[0].GetValue()] = metric.GetCounter().GetValue()
+			case "errand_store_flight_members":
+				counted["members"] = metric.GetHistogram().GetSampleSum()
 			case "errand_store_transaction_seconds":
 				counted["seconds"] = float64(metric.GetHistogram().GetSampleCount())
 			}
 		}
 	}
-	if want := map[string]float64{"succeeded": 1, "refused": 1, "lost_ownership": 1, "seconds": 3}; !maps.Equal(counted, want) {
+	if want := map[string]float64{
+		"succeeded": 1, "refused": 1, "lost_ownership": 1, "seconds": 3,
+		"flights answered": 2, "flights refused": 1, "members": 3,
+	}; !maps.Equal(counted, want) {
 		t.Errorf("counted %v, want %v", counted, want)
 	}
 	if err := s.Close(); err != nil {
