@@ -1,7 +1,6 @@
 package records
 
 import (
-	"fmt"
 	"strconv"
 	"strings"
 )
@@ -66,14 +65,10 @@ const (
 // HistoryInShard is the prefix of a shard's finished runs.
 func (k Keys) HistoryInShard(shard int32) string { return k.shard("history", shard) }
 
-// HistoryOfApp is the prefix of an app's finished runs of a class, oldest first.
+// HistoryOfApp is the prefix of an app's finished runs of a class, the last to end
+// first, and behind them those of the older form (HistoryForward).
 func (k Keys) HistoryOfApp(app string, class HistoryClass) string {
 	return k.inShard("history", app) + app + "/" + string(class) + "/"
-}
-
-// History is the key of a finished run in its app's history.
-func (k Keys) History(run, app string, class HistoryClass, endedMs int64) string {
-	return k.HistoryOfApp(app, class) + fmt.Sprintf("%013d/", endedMs) + run
 }
 
 func (k Keys) shard(kind string, shard int32) string {

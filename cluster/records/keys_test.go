@@ -22,8 +22,10 @@ func TestKeysAreThoseOfTheProtocol(t *testing.T) {
 		{"live in a shard", k.LiveInShard(7), "/errand/live/7/"},
 		{"history in a shard", k.HistoryInShard(7), "/errand/history/7/"},
 		{"history of an app", k.HistoryOfApp("shop", records.ClassConsole), "/errand/history/47/shop/console/"},
-		{"history", k.History(run, "shop", records.ClassOther, 1_700_000_000_000), "/errand/history/47/shop/other/1700000000000/r.shop.abc"},
-		{"history of an early time", k.History(run, "shop", records.ClassSchedule, 5), "/errand/history/47/shop/schedule/0000000000005/r.shop.abc"},
+		{"history", k.History(run, "shop", records.ClassOther, 1_700_000_000_000), "/errand/history/47/shop/other/-8299999999999/r.shop.abc"},
+		{"history of an early time", k.History(run, "shop", records.ClassSchedule, 5), "/errand/history/47/shop/schedule/-9999999999994/r.shop.abc"},
+		{"history as it was", k.HistoryForward(run, "shop", records.ClassOther, 1_700_000_000_000), "/errand/history/47/shop/other/1700000000000/r.shop.abc"},
+		{"history of an early time as it was", k.HistoryForward(run, "shop", records.ClassSchedule, 5), "/errand/history/47/shop/schedule/0000000000005/r.shop.abc"},
 		{"queue", k.Queue("t/shop/report", run), "/errand/queue/t/shop/report/r.shop.abc"},
 		{"slot", k.Slot("c", run), "/errand/slots/c/r.shop.abc"},
 		{"overlap", k.Overlap("shop", "report", run), "/errand/overlap/shop/report/r.shop.abc"},
@@ -71,15 +73,39 @@ func TestPrefixesEndWhereTheirNameEnds(t *testing.T) {
 	}
 }
 
-func TestHistoryIsSortedByTime(t *testing.T) {
+func TestHistoryIsSortedByTimeTheLastFirst(t *testing.T) {
 	k := records.Keys{Root: "/", Shards: 8}
-	times := []int64{0, 9, 10, 99_999, 1_700_000_000_000, 1_700_000_000_001, 9_999_999_999_999}
-	var keys []string
+	times := []int64{0, 9, 10, 99_999, 1_700_000_000_000, 1_700_000_000_001, records.EndedMsMax}
+	var keys, forward []string
 	for _, at := range times {
 		keys = append(keys, k.History("r.a.x", "a", records.ClassOther, at))
+		forward = append(forward, k.HistoryForward("r.a.x", "a", records.ClassOther, at))
 	}
-	if !slices.IsSorted(keys) {
-		t.Errorf("%v", keys)
+	slices.Reverse(keys)
+	if !slices.IsSorted(keys) || !slices.IsSorted(forward) {
+		t.Errorf("%v %v", keys, forward)
+	}
+	begin, middle, end := k.HistoryParts("a", records.ClassOther)
+	for i := range keys {
+		if keys[i] < begin || keys[i] >= middle || forward[i] < middle || forward[i] >= end {
+			t.Errorf("%s and %s are not in the parts of their form", keys[i], forward[i])
+		}
+	}
+}
+
+func TestParseHistoryReadsBothForms(t *testing.T) {
+	k := records.Keys{Root: "/errand/", Shards: 64}
+	for _, at := range []int64{0, 5, 1_700_000_000_000, records.EndedMsMax} {
+		for _, key := range []string{k.History("r.a.x", "a", records.ClassOther, at), k.HistoryForward("r.a.x", "a", records.ClassOther, at)} {
+			if ended, run, err := records.ParseHistory(key); err != nil || ended != at || run != "r.a.x" {
+				t.Errorf("ParseHistory(%s) = %d, %s, %v", key, ended, run, err)
+			}
+		}
+	}
+	for _, bad := range []string{"", "x", "/errand/history/1/a/other/r.a.x", "/errand/history/1/a/other/12/r.a.x", "/errand/history/1/a/other/--12345678901/r.a.x", "/errand/history/1/a/other/12345678901234/r.a.x"} {
+		if _, _, err := records.ParseHistory(bad); records.ClassOf(err) != records.ClassInternal {
+			t.Errorf("ParseHistory(%q): %v", bad, err)
+		}
 	}
 }
 

@@ -15,12 +15,13 @@ const TombstoneTTL = 24 * time.Hour
 // the run again. The record is that which was read at mod; the lease is one of
 // TombstoneTTL that was granted for this tombstone. Its Else answers the record.
 func (k Keys) Retire(run *recordv1.Run, mod, lease, deletedAtMs int64) Txn {
-	id := run.GetId()
+	id, class := run.GetId(), ClassOfTrigger(run.GetTrigger())
 	tombstone := put(k.Gone(id), Encode(&recordv1.Gone{DeletedAt: deletedAtMs}))
 	tombstone.Lease = lease
 	txn := k.change(run, mod, []Op{
 		del(k.Run(id)),
-		del(k.History(id, run.GetApp(), ClassOfTrigger(run.GetTrigger()), run.GetEndedAt())),
+		del(k.History(id, run.GetApp(), class, run.GetEndedAt())),
+		del(k.HistoryForward(id, run.GetApp(), class, run.GetEndedAt())),
 		tombstone,
 	})
 	txn.If = append(txn.If, absent(k.Live(id)))

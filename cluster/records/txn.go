@@ -13,6 +13,8 @@ type KV struct {
 	// last changed. A key deleted and put again has a new Create.
 	Create int64
 	Mod    int64
+	// Version counts the puts since Create.
+	Version int64
 	// Lease is 0 for a key that stays until it is deleted.
 	Lease int64
 }
@@ -75,6 +77,17 @@ type Op struct {
 	KeysOnly bool
 	// Descending returns the last keys first.
 	Descending bool
+}
+
+// Scan asks for the first keys of a range, in order. What it costs is in proportion to
+// Limit, where a get of an Op also counts all that its range holds.
+type Scan struct {
+	// From is the first key that may be returned, End the first that may not.
+	From, End string
+	// Limit is how many keys are returned at most; it is above 0.
+	Limit int64
+	// KeysOnly leaves the values and the leases out.
+	KeysOnly bool
 }
 
 // Txn is one transaction: if every compare holds on the state before it, Then is

@@ -149,6 +149,6 @@ func kvsOf(kvs []*mvccpb.KeyValue) []records.KV {
 func kvOf(kv *mvccpb.KeyValue) records.KV {
 	return records.KV{
 		Key: string(kv.GetKey()), Value: kv.GetValue(),
-		Create: kv.GetCreateRevision(), Mod: kv.GetModRevision(), Lease: kv.GetLease(),
+		Create: kv.GetCreateRevision(), Mod: kv.GetModRevision(), Version: kv.GetVersion(), Lease: kv.GetLease(),
 	}
 }

@@ -36,6 +36,10 @@ type connection struct {
 	watching *clientv3.Client
 	// inProcess says that every request reaches its server.
 	inProcess bool
+	// server streams keys without a connection; nil for a store elsewhere.
+	server rangeStreamer
+	// counting says that the server has no streams of keys.
+	counting atomic.Bool
 }
 
 // dial makes a client of the endpoints. It does not wait for them.

@@ -138,8 +138,9 @@ func (s *State) put(key string, value []byte, id int64) {
 		s.items[key] = i
 		s.tree.ReplaceOrInsert(i)
 	}
-	i.kv = kv
 	i.version++
+	kv.Version = i.version
+	i.kv = kv
 	if held != id {
 		s.detach(held, key)
 		if l := s.leases[id]; l != nil {

@@ -336,7 +336,7 @@ func kvsOf(from []*mvccpb.KeyValue) []records.KV {
 }
 
 func kvOf(kv *mvccpb.KeyValue) records.KV {
-	to := records.KV{Key: string(kv.Key), Create: kv.CreateRevision, Mod: kv.ModRevision, Lease: kv.Lease}
+	to := records.KV{Key: string(kv.Key), Create: kv.CreateRevision, Mod: kv.ModRevision, Version: kv.Version, Lease: kv.Lease}
 	if len(kv.Value) > 0 {
 		to.Value = kv.Value
 	}
