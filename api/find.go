@@ -40,15 +40,15 @@ func (s *Server) find(ctx context.Context, text string) (foundRun, error) {
 	if violation := checkID(text); violation != "" {
 		return foundRun{}, invalid([]Violation{{Field: "id", Text: violation}})
 	}
-	ops, err := s.rangesOf(ctx, text)
+	scans, err := s.rangesOf(ctx, text)
 	if err != nil {
 		return foundRun{}, err
 	}
-	results, err := s.read(ctx, "find run", ops)
+	found, err := s.scan(ctx, "find run", scans)
 	if err != nil {
 		return foundRun{}, err
 	}
-	return s.choose(ctx, text, results)
+	return s.choose(ctx, text, slices.Concat(found...))
 }
 
 func checkID(text string) string {
@@ -68,54 +68,48 @@ func checkID(text string) string {
 }
 
 // rangesOf returns the reads that find what begins with a text. Each is bounded.
-func (s *Server) rangesOf(ctx context.Context, text string) ([]records.Op, error) {
+func (s *Server) rangesOf(ctx context.Context, text string) ([]records.Scan, error) {
 	k := s.config.Keys
 	kind, rest, hasKind := strings.Cut(text, ".")
 	app, tail, hasApp := strings.Cut(rest, ".")
 	switch {
 	case hasApp && records.CheckName(app) == nil:
 		// The app is complete, so the shard is known.
-		return []records.Op{candidates(k.RunsOfApp(kind, app) + tail)}, nil
+		return []records.Scan{candidates(k.RunsOfApp(kind, app) + tail)}, nil
 	case hasApp:
 		return nil, nil // an app of no such name exists
 	case hasKind:
-		ops := make([]records.Op, 0, k.Shards)
+		scans := make([]records.Scan, 0, k.Shards)
 		for shard := range k.Shards {
-			ops = append(ops, candidates(k.RunsInShard(shard)+text))
+			scans = append(scans, candidates(k.RunsInShard(shard)+text))
 		}
-		return ops, nil
+		return scans, nil
 	}
 	var sections []section
-	var ops []records.Op
+	var scans []records.Scan
 	for shard := range k.Shards {
 		for _, kind := range []string{"r", "k"} {
 			prefix := k.RunsInShard(shard) + kind + "."
 			sections = append(sections, section{prefix: prefix, sep: '.'})
 		}
 		if text == "r" || text == "k" || text == "t" { // what ids begin with, as with its dot
-			ops = append(ops, candidates(k.RunsInShard(shard)+text+"."))
+			scans = append(scans, candidates(k.RunsInShard(shard)+text+"."))
 		}
 	}
 	parts, err := s.apps(ctx, "find run", sections)
 	for _, part := range parts {
-		ops = append(ops, candidates(part.prefix+text))
+		scans = append(scans, candidates(part.prefix+text))
 	}
-	return ops, err
+	return scans, err
 }
 
 // candidates reads enough to tell none, one and several apart, with the record of
 // the one.
-func candidates(prefix string) records.Op {
-	op := records.Range(prefix)
-	op.Limit = 2
-	return op
+func candidates(prefix string) records.Scan {
+	return records.Scan{From: prefix, End: prefixEnd(prefix), Limit: 2}
 }
 
-func (s *Server) choose(ctx context.Context, text string, results []records.OpResult) (foundRun, error) {
-	var kvs []records.KV
-	for _, result := range results {
-		kvs = append(kvs, result.KVs...)
-	}
+func (s *Server) choose(ctx context.Context, text string, kvs []records.KV) (foundRun, error) {
 	// A run may be found by the beginning of its id and of its last part.
 	slices.SortStableFunc(kvs, func(a, b records.KV) int { return strings.Compare(a.Key, b.Key) })
 	kvs = slices.CompactFunc(kvs, func(a, b records.KV) bool { return a.Key == b.Key })

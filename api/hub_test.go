@@ -57,6 +57,15 @@ func (s *hubStore) Do(_ context.Context, txn records.Txn) (records.Result, error
 	return result, nil
 }
 
+func (s *hubStore) Scan(ctx context.Context, _ records.Scan) ([]records.KV, error) {
+	result, err := s.Do(ctx, records.Read(records.Get(s.keys.Run(hubRun))))
+	kv, found := result.First(0)
+	if err != nil || !found {
+		return nil, err
+	}
+	return []records.KV{kv}, nil
+}
+
 // change makes another state and tells of it, unless the watch has missed it.
 func (s *hubStore) change(missed bool) {
 	s.mod++

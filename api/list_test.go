@@ -33,6 +33,12 @@ func (r *rig) listAll(request *errandv1.ListRunsRequest) (ids []string, pages in
 }
 
 func TestListShowsLiveRunsThenFinishedOnesNewestFirst(t *testing.T) {
+	for _, forward := range []int{0, 3, 1} {
+		t.Run(fmt.Sprintf("one in %d has a key of the older form", forward), func(t *testing.T) { testList(t, forward) })
+	}
+}
+
+func testList(t *testing.T, forward int) {
 	r := newRig(t)
 	var want []string
 	var live []string
@@ -49,6 +55,7 @@ func TestListShowsLiveRunsThenFinishedOnesNewestFirst(t *testing.T) {
 		live = append(live, id)
 	}
 	slices.Reverse(live)
+	old := func(i int) bool { return forward > 0 && i%forward == 0 }
 	for i, id := range live[10:] {
 		// Some end in the same millisecond.
 		status := recordv1.Status_STATUS_SUCCEEDED
@@ -56,15 +63,25 @@ func TestListShowsLiveRunsThenFinishedOnesNewestFirst(t *testing.T) {
 			status = recordv1.Status_STATUS_FAILED
 		}
 		r.end(id, status, 1_700_000_000_000+int64(i/2))
+		if old(i) {
+			r.asBefore(id)
+		}
 	}
 	want = append(want, live[:10]...)
 	done := slices.Clone(live[10:])
-	index := func(id string) int { return slices.Index(live[10:], id) / 2 }
+	index := func(id string) int { return slices.Index(live[10:], id) }
 	slices.SortFunc(done, func(a, b string) int {
-		if index(a) != index(b) {
-			return index(b) - index(a)
+		switch i, j := index(a), index(b); {
+		case i/2 != j/2:
+			return j - i
+		case old(i) && old(j):
+			return strings.Compare(b, a)
+		case old(i):
+			return 1
+		case old(j):
+			return -1
 		}
-		return strings.Compare(b, a)
+		return strings.Compare(a, b)
 	})
 	want = append(want, done...)
 
@@ -120,9 +137,9 @@ func TestListReadsInProportionToThePage(t *testing.T) {
 	if err != nil || len(response.GetRuns()) != 5 {
 		t.Fatal(response, err)
 	}
-	// Live keys, the heads of history, the records.
-	if got := r.store.count.Load() - before; got > 3 {
-		t.Errorf("%d transactions for 5 runs", got)
+	// Live keys, the heads of three classes of history in both forms, the records.
+	if got := r.store.count.Load() - before; got != 6 {
+		t.Errorf("%d reads for 5 runs", got)
 	}
 }
 

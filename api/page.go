@@ -32,15 +32,18 @@ type cursor struct {
 	finished bool
 	// before bounds the create revisions of the first part; 0 is no bound.
 	before int64
-	// ended and run bound the second part: what comes before them in the order of
-	// (ended, run). An empty run is no bound.
-	ended int64
-	run   string
+	// ended, run and forward bound the second part: what comes after such an entry in
+	// the order of compareEntries. An empty run is no bound.
+	ended   int64
+	run     string
+	forward bool
 }
 
 const (
 	tokenLive    = "l"
-	tokenHistory = "h"
+	tokenHistory = "e"
+	// tokenForward goes on at an entry whose key counts up.
+	tokenForward = "h"
 	// tokenFilterBytes is enough that a token is not taken for another list's by
 	// mistake; it is no protection against anybody.
 	tokenFilterBytes = 8
@@ -50,7 +53,11 @@ const (
 func (c cursor) token(filters string) string {
 	text := strings.Join([]string{tokenLive, filters, strconv.FormatInt(c.before, 10)}, ",")
 	if c.finished {
-		text = strings.Join([]string{tokenHistory, filters, strconv.FormatInt(c.ended, 10), c.run}, ",")
+		kind := tokenHistory
+		if c.forward {
+			kind = tokenForward
+		}
+		text = strings.Join([]string{kind, filters, strconv.FormatInt(c.ended, 10), c.run}, ",")
 	}
 	return base64.RawURLEncoding.EncodeToString([]byte(text))
 }
@@ -71,25 +78,24 @@ func parseCursor(token, filters string) (cursor, error) {
 	if len(parts) < 3 {
 		return cursor{}, fmt.Errorf("is not one that a list returned")
 	}
+	forward := parts[0] == tokenForward
+	history := forward || parts[0] == tokenHistory
 	number, err := strconv.ParseInt(parts[2], 10, 64)
 	switch {
 	case parts[1] != filters:
 		return cursor{}, fmt.Errorf("belongs to a list with other filters")
-	case err != nil || number < 0 || number > endedMsMax && parts[0] == tokenHistory:
+	case err != nil || number < 0 || number > records.EndedMsMax && history:
 	case parts[0] == tokenLive && len(parts) == 3:
 		return cursor{before: number}, nil
-	case parts[0] == tokenHistory && len(parts) == 4 && parts[3] == "" && number == 0:
+	case history && len(parts) == 4 && parts[3] == "" && number == 0:
 		return cursor{finished: true}, nil
-	case parts[0] == tokenHistory && len(parts) == 4:
+	case history && len(parts) == 4:
 		if _, err := records.AppOfRun(parts[3]); err == nil {
-			return cursor{finished: true, ended: number, run: parts[3]}, nil
+			return cursor{finished: true, ended: number, run: parts[3], forward: forward}, nil
 		}
 	}
 	return cursor{}, fmt.Errorf("is not one that a list returned")
 }
-
-// endedMsMax is the highest time that the 13 digits of a history key hold.
-const endedMsMax = 9_999_999_999_999
 
 // filter is what a list lets through.
 type filter struct {

@@ -15,6 +15,8 @@ import (
 // Store is the durable store as the API sees it.
 type Store interface {
 	records.Reader
+	// Scan returns the first keys of a range. It is repeated until the context ends.
+	Scan(ctx context.Context, scan records.Scan) ([]records.KV, error)
 	// FollowChanges delivers a Reset without events, then every change below the prefix
 	// that comes after the Reset's revision, in order, until stop is called. Another
 	// Reset says that changes may have been missed. deliver does not block, is called

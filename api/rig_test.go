@@ -152,6 +152,11 @@ func (s *tapStore) Do(ctx context.Context, txn records.Txn) (records.Result, err
 	return s.Store.Do(ctx, txn)
 }
 
+func (s *tapStore) Scan(ctx context.Context, scan records.Scan) ([]records.KV, error) {
+	s.count.Add(1)
+	return s.Store.Scan(ctx, scan)
+}
+
 // router stands in for the actors: it notes what is told, and answers Cancel by
 // the transactions of the protocol.
 type router struct {
@@ -245,6 +250,18 @@ func (r *rig) end(id string, status recordv1.Status, endedMs int64) {
 	run, mod := r.record(id)
 	run.Status, run.EndedAt = status, endedMs
 	r.commit(r.keys.End(run, mod, run.GetPlacement().GetNode()))
+}
+
+// asBefore gives an ended run's line of history the key of the older form.
+func (r *rig) asBefore(id string) {
+	r.t.Helper()
+	run, _ := r.record(id)
+	class := records.ClassOfTrigger(run.GetTrigger())
+	line := records.Encode(&recordv1.History{Status: run.GetStatus(), Name: run.GetName()})
+	r.commit(records.Txn{Then: []records.Op{
+		{Kind: records.OpDelete, Key: r.keys.History(id, run.GetApp(), class, run.GetEndedAt())},
+		{Kind: records.OpPut, Key: r.keys.HistoryForward(id, run.GetApp(), class, run.GetEndedAt()), Value: line},
+	}})
 }
 
 // retire deletes a run, as retention does.

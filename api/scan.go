@@ -3,6 +3,7 @@ package api
 import (
 	"context"
 	"strings"
+	"sync"
 
 	"github.com/errand-run/errand/cluster/records"
 )
@@ -10,6 +11,8 @@ import (
 const (
 	// opsPerTxnMax stays below the 128 that a default server allows.
 	opsPerTxnMax = 100
+	// scansAtOnce leaves the store room for the reads of others.
+	scansAtOnce = 16
 	// appsMax bounds what a search over every app may cost.
 	appsMax = 4096
 )
@@ -30,6 +33,37 @@ func (s *Server) read(ctx context.Context, doing string, ops []records.Op) ([]re
 		results, ops = append(results, result.Responses...), ops[n:]
 	}
 	return results, nil
+}
+
+// scan carries scans out, several at a time, and returns what each has found.
+func (s *Server) scan(ctx context.Context, doing string, scans []records.Scan) ([][]records.KV, error) {
+	found := make([][]records.KV, len(scans))
+	one := func(i int) (err error) {
+		if found[i], err = s.config.Store.Scan(ctx, scans[i]); err != nil {
+			return storeError(ctx, doing, err)
+		}
+		return nil
+	}
+	if len(scans) == 1 {
+		return found, one(0)
+	}
+	errs := make([]error, len(scans))
+	slots := make(chan struct{}, scansAtOnce)
+	var group sync.WaitGroup
+	for i := range scans {
+		slots <- struct{}{}
+		group.Go(func() {
+			defer func() { <-slots }()
+			errs[i] = one(i)
+		})
+	}
+	group.Wait()
+	for _, err := range errs {
+		if err != nil {
+			return nil, err
+		}
+	}
+	return found, nil
 }
 
 // section is a prefix of keys whose next part is an app's name.
@@ -59,20 +93,20 @@ func (s *Server) apps(ctx context.Context, doing string, sections []section) ([]
 	}
 	var parts []appPart
 	for len(walks) > 0 {
-		ops := make([]records.Op, 0, len(walks))
+		scans := make([]records.Scan, 0, len(walks))
 		for _, w := range walks {
-			ops = append(ops, records.Op{Kind: records.OpGet, Key: w.from, End: prefixEnd(w.prefix), Limit: 1, KeysOnly: true})
+			scans = append(scans, records.Scan{From: w.from, End: prefixEnd(w.prefix), Limit: 1, KeysOnly: true})
 		}
-		results, err := s.read(ctx, doing, ops)
+		results, err := s.scan(ctx, doing, scans)
 		if err != nil {
 			return nil, err
 		}
 		going := walks[:0]
 		for i, w := range walks {
-			if len(results[i].KVs) == 0 {
+			if len(results[i]) == 0 {
 				continue
 			}
-			rest := strings.TrimPrefix(results[i].KVs[0].Key, w.prefix)
+			rest := strings.TrimPrefix(results[i][0].Key, w.prefix)
 			end := strings.IndexByte(rest, w.sep)
 			if end < 0 {
 				return nil, fail(CodeInternal, "%s: a key below %s names no app", doing, w.prefix)
