@@ -98,6 +98,15 @@ type result struct {
 // about.
 func (*result) IgnoreDeadLetterLogging() {}
 
+// About says in a trace of turns what has come.
+func (r *result) About() string { return "its " + shortType(r.input) }
+
+// shortType is the name of a value's type without its package.
+func shortType(value any) string {
+	name := fmt.Sprintf("%T", value)
+	return name[strings.LastIndexByte(name, '.')+1:]
+}
+
 // fired is a timer's end on its way to the incarnation that set it.
 type fired struct {
 	incarnation uint64
@@ -107,6 +116,9 @@ type fired struct {
 
 // IgnoreDeadLetterLogging is as for result.
 func (*fired) IgnoreDeadLetterLogging() {}
+
+// About is as for result.
+func (f *fired) About() string { return "its timer " + f.name }
 
 // Receive takes one turn.
 func (s *shell) Receive(ctx actor.Context) {

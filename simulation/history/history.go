@@ -75,15 +75,15 @@ type Event struct {
 
 // Command is the detail of a KindCommand.
 type Command struct {
-	Sandbox string
+	Sandbox string `json:"sandbox,omitempty"`
 	// Started is true for a start, false for an end of the last process.
-	Started bool
+	Started bool `json:"started"`
 	// Token is the fencing token that the command carries.
-	Token uint64
+	Token uint64 `json:"token"`
 	// Code is what the command really ended with, and Cause who ended it: "itself",
 	// "signal", "kill", "fence", "reboot", "vanished".
-	Code  int32
-	Cause string
+	Code  int32  `json:"code"`
+	Cause string `json:"cause,omitempty"`
 }
 
 // Commit is the detail of a KindCommit.
@@ -102,14 +102,16 @@ type Change struct {
 // befalls, empty when it is the network's, the store's or everybody's.
 type Fault struct {
 	// Name is the fault's kind, as a plan names it.
-	Name string
+	Name string `json:"name"`
 	// Begin is true for the beginning of a fault, or for one that happens at once, and
 	// false for the end of one that lasted.
-	Begin bool
+	Begin bool `json:"begin"`
+	// Instant faults happen at one moment, and no end of them is told.
+	Instant bool `json:"instant,omitempty"`
 	// Outside says that it breaks the model under which two attempts are kept apart: a
 	// clock that drifts beyond the bound, a pause that boottime does not count, a kill
 	// slower than its budget.
-	Outside bool
+	Outside bool `json:"outside,omitempty"`
 }
 
 // Call is the detail of a KindCall and, with its Outcome set, of the KindAnswer.

@@ -15,6 +15,7 @@ package network
 import (
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"time"
 
 	"google.golang.org/protobuf/proto"
@@ -49,12 +50,27 @@ type Link struct {
 
 // Packet is the detail of a KindPacket.
 type Packet struct {
-	From, To string
+	From string `json:"from"`
+	To   string `json:"to"`
 	// Kind and Identity are those of the actor that a Deliver is for; else Kind is
 	// "taken" or "reply".
-	Kind, Identity string
+	Kind     string `json:"kind"`
+	Identity string `json:"identity,omitempty"`
 	// Type is the name of the message.
-	Type string
+	Type string `json:"type,omitempty"`
+}
+
+// String says what the packet carries.
+func (p *Packet) String() string {
+	name := p.Type[strings.LastIndexByte(p.Type, '.')+1:]
+	switch {
+	case p.Identity != "":
+		return name + " for " + p.Kind + "/" + p.Identity
+	case name != "":
+		return p.Kind + " " + name
+	default:
+		return p.Kind
+	}
 }
 
 // Fate is what a Rule does with a packet.

@@ -60,7 +60,7 @@ func (f Fault) MarshalJSON() ([]byte, error) {
 // UnmarshalJSON reads what MarshalJSON wrote.
 func (f *Fault) UnmarshalJSON(data []byte) error {
 	var file faultFile
-	if err := json.Unmarshal(data, &file); err != nil {
+	if err := decodeStrictly(data, &file); err != nil {
 		return err
 	}
 	for _, k := range kinds {
@@ -68,7 +68,7 @@ func (f *Fault) UnmarshalJSON(data []byte) error {
 			continue
 		}
 		into := reflect.New(reflect.TypeOf(k))
-		if err := json.Unmarshal(file.With, into.Interface()); err != nil {
+		if err := decodeStrictly(file.With, into.Interface()); err != nil && len(file.With) > 0 {
 			return fmt.Errorf("fault %s: %w", file.Kind, err)
 		}
 		f.Begin, f.End = file.Begin, file.End

@@ -14,6 +14,7 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 )
 
@@ -171,6 +172,12 @@ func (o Options) NodeNames() []string {
 	return names
 }
 
+// has tells whether there is a node of a name.
+func (o Options) has(node string) bool {
+	n, err := strconv.Atoi(strings.TrimPrefix(node, "n"))
+	return err == nil && n >= 1 && n <= o.Nodes && node == NodeName(n-1)
+}
+
 // Encode writes a plan as a file holds it.
 func Encode(p Plan) ([]byte, error) {
 	data, err := json.MarshalIndent(p, "", "  ")
@@ -183,7 +190,7 @@ func Encode(p Plan) ([]byte, error) {
 // Decode reads a plan from a file's content and checks it.
 func Decode(data []byte) (Plan, error) {
 	var p Plan
-	if err := json.Unmarshal(data, &p); err != nil {
+	if err := decodeStrictly(data, &p); err != nil {
 		return Plan{}, fmt.Errorf("decode plan: %w", err)
 	}
 	if err := p.Check(); err != nil {
@@ -224,36 +231,20 @@ func (p Plan) Check() error {
 		faults = append(faults, fmt.Errorf("policy: there is no %q", o.Policy.Kind))
 	}
 	for i, f := range p.Faults {
-		if f.What == nil || f.End < f.Begin {
-			faults = append(faults, fmt.Errorf("fault %d: ends before it begins, or is none", i))
+		if f.What == nil || f.End < f.Begin || f.Begin < 0 {
+			faults = append(faults, fmt.Errorf("fault %d: ends before it begins, begins before the world, or is none", i))
+		} else if on := f.What.On(); on != "" && !o.has(on) {
+			faults = append(faults, fmt.Errorf("fault %d: %s: there is no node %s", i, f.What.Kind(), on))
 		}
 	}
+	faults = append(faults, checkCalls(p.Workload))
 	for i, c := range p.Workload {
-		if err := c.check(); err != nil {
-			faults = append(faults, fmt.Errorf("call %d: %w", i, err))
+		if !o.has(c.Node) {
+			faults = append(faults, fmt.Errorf("call %d: there is no node %s", i, c.Node))
 		}
 	}
 	if err := errors.Join(faults...); err != nil {
 		return fmt.Errorf("check plan: %w", err)
-	}
-	return nil
-}
-
-func (c Call) check() error {
-	switch c.Verb {
-	case VerbSubmit:
-		if c.Command == nil {
-			return errors.New("a submit has no command")
-		}
-		if c.Command.Timeout <= 0 || c.Command.StartDeadline <= 0 || c.Command.StopGrace <= 0 {
-			return errors.New("the command's bounds must be above 0")
-		}
-	case VerbCancel, VerbGet, VerbDelete:
-	default:
-		return fmt.Errorf("there is no verb %q", c.Verb)
-	}
-	if c.Label == "" || c.Node == "" {
-		return errors.New("label and node must be given")
 	}
 	return nil
 }

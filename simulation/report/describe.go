@@ -4,13 +4,15 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/errand-run/errand/actors"
 	"github.com/errand-run/errand/cluster/records"
 	recordv1 "github.com/errand-run/errand/messages/errand/record/v1"
 	"github.com/errand-run/errand/simulation/history"
 )
 
-// Describe says in words what happened: the event's own text and what its detail
-// adds to that.
+// Describe says in words what happened: a detail that says all by itself, or the
+// event's own text and what its detail adds to that. The actor of the run that the
+// event is about is not named again.
 func Describe(e history.Event) string {
 	var words []string
 	if e.Text != "" {
@@ -18,9 +20,9 @@ func Describe(e history.Event) string {
 	}
 	switch detail := e.Detail.(type) {
 	case history.Command:
-		words = append(words, describeCommand(detail))
+		return describeCommand(detail)
 	case history.Commit:
-		words = append(words, describeCommit(detail))
+		return describeCommit(detail)
 	case history.Fault:
 		if e.Text == "" {
 			words = append(words, describeFault(detail))
@@ -29,17 +31,45 @@ func Describe(e history.Event) string {
 			words = append(words, "[outside the fencing model]")
 		}
 	case history.Call:
-		words = append(words, describeCall(detail))
+		if about, ok := detail.Detail.(fmt.Stringer); ok && e.Kind == history.KindCall {
+			words = []string{about.String()}
+		}
+		words = append(words, describeCall(detail, e.Text))
 	default:
+		if about, ok := detail.(fmt.Stringer); ok && e.Kind == history.KindPacket {
+			words = []string{strings.TrimPrefix(e.Text+": ", ": ") + about.String()}
+		}
 	}
-	return oneLine(strings.Join(words, " "))
+	text := strings.Join(words, " ")
+	if e.Run != "" {
+		text = strings.ReplaceAll(text, actors.KindRun+"/"+e.Run, "run actor")
+	}
+	return oneLine(text)
 }
 
 func describeCommand(c history.Command) string {
 	if c.Started {
-		return fmt.Sprintf("[command starts, token %d]", c.Token)
+		return fmt.Sprintf("starts with token %d", c.Token)
 	}
-	return fmt.Sprintf("[command ends with %d by %s]", c.Code, c.Cause)
+	return fmt.Sprintf("ends with code %d, %s", c.Code, describeCause(c.Cause))
+}
+
+// describeCause says who ended a command.
+func describeCause(cause string) string {
+	switch cause {
+	case "itself":
+		return "by itself"
+	case "signal":
+		return "by a signal"
+	case "kill":
+		return "killed"
+	case "fence":
+		return "killed by the fence"
+	case "reboot":
+		return "at the end of its machine"
+	default:
+		return cause
+	}
 }
 
 func describeFault(f history.Fault) string {
@@ -49,13 +79,12 @@ func describeFault(f history.Fault) string {
 	return f.Name + " ends"
 }
 
-func describeCall(c history.Call) string {
-	text := fmt.Sprintf("[call %d %s", c.ID, c.Verb)
-	if c.Key != "" {
-		text += " key " + c.Key
-	}
-	if c.Outcome != "" {
-		text += ": " + c.Outcome
+// describeCall joins a call and its answer, and adds how it came out where the text
+// does not say that.
+func describeCall(c history.Call, said string) string {
+	text := fmt.Sprintf("[call %d", c.ID)
+	if !strings.Contains(said, c.Outcome) {
+		text += " " + c.Outcome
 	}
 	return text + "]"
 }
@@ -65,14 +94,22 @@ const changesShown = 8
 
 func describeCommit(c history.Commit) string {
 	var words []string
+	run := ""
 	for i, change := range c.Changes {
 		if i == changesShown {
 			words = append(words, fmt.Sprintf("and %d more", len(c.Changes)-i))
 			break
 		}
-		words = append(words, describeChange(change))
+		if strings.Contains(change.Key, "/runs/") {
+			run = records.LastPart(change.Key)
+		}
+		text := describeChange(change)
+		if i > 0 && run != "" {
+			text = strings.TrimSuffix(text, "/"+run) // it was named before
+		}
+		words = append(words, text)
 	}
-	return fmt.Sprintf("@%d %s", c.Revision, strings.Join(words, ", "))
+	return fmt.Sprintf("revision %d: %s", c.Revision, strings.Join(words, ", "))
 }
 
 // describeChange names a key as its readers do, and the move of a run's record.

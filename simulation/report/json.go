@@ -30,6 +30,7 @@ type entry struct {
 	Commit  *commit          `json:"commit,omitempty"`
 	Fault   *history.Fault   `json:"fault,omitempty"`
 	Call    *call            `json:"call,omitempty"`
+	Packet  any              `json:"packet,omitempty"`
 }
 
 type commit struct {
@@ -70,6 +71,9 @@ func (j *JSON) Observe(e history.Event) {
 	case history.Call:
 		out.Call = &call{ID: detail.ID, Verb: detail.Verb, Key: detail.Key, Outcome: detail.Outcome}
 	default:
+		if e.Kind == history.KindPacket {
+			out.Packet = detail
+		}
 	}
 	if err := j.encoder.Encode(out); err != nil {
 		j.err = fmt.Errorf("write trace: %w", err)

@@ -83,9 +83,9 @@ type shade struct {
 	Begin   float64 `json:"b"`
 	End     float64 `json:"e"`
 	Text    string  `json:"x"`
+	Name    string  `json:"n"`
 	Outside bool    `json:"m,omitempty"`
 	open    bool
-	name    string
 }
 
 // Finding is something to point at, such as a violation.
@@ -204,14 +204,16 @@ func (p *Page) command(e history.Event, c history.Command) {
 
 func (p *Page) fault(e history.Event, f history.Fault) {
 	if f.Begin {
-		p.shades = append(p.shades, shade{Lane: e.Node, Begin: seconds(e.At), Text: Describe(e), Outside: f.Outside, open: true, name: f.Name})
+		p.shades = append(p.shades, shade{
+			Lane: e.Node, Begin: seconds(e.At), End: seconds(e.At), Text: Describe(e), Name: f.Name, Outside: f.Outside, open: !f.Instant,
+		})
 		if len(p.shades) > barsMax {
 			p.shades = slices.Delete(p.shades, 0, len(p.shades)-barsMax)
 		}
 		return
 	}
 	for i := range slices.Backward(p.shades) {
-		if s := &p.shades[i]; s.open && s.Lane == e.Node && s.name == f.Name {
+		if s := &p.shades[i]; s.open && s.Lane == e.Node && s.Name == f.Name {
 			s.open, s.End = false, seconds(e.At)
 			return
 		}

@@ -29,6 +29,8 @@ const run = "r.app.one"
 
 type packet struct{ From, To string }
 
+func (*packet) String() string { return "Start for run/" + run }
+
 // sample is a run that succeeds on the second of two nodes while the first is cut
 // off, and one event of another run.
 func sample(observe func(history.Event)) {
@@ -151,9 +153,9 @@ type page struct {
 		O       bool
 	}
 	Shades []struct {
-		L, X string
-		B, E float64
-		M    bool
+		L, X, N string
+		B, E    float64
+		M       bool
 	}
 	Findings []struct{ X string }
 }
@@ -204,6 +206,16 @@ func TestPageHasLanesBarsShadesAndArrows(t *testing.T) {
 		if strings.Contains(string(text), outside) {
 			t.Errorf("the page holds %q", outside)
 		}
+	}
+}
+
+func TestPageShowsAFaultOfOneMomentAtThatMoment(t *testing.T) {
+	p := report.NewPage(report.Filter{}, 0)
+	p.Observe(history.Event{At: time.Second, Kind: history.KindFault, Detail: history.Fault{Name: "compaction", Begin: true, Instant: true}})
+	p.Observe(history.Event{At: time.Hour, Kind: history.KindLog, Node: "n1", Text: "much later"})
+	got, _ := write(t, p, "a moment")
+	if len(got.Shades) != 1 || got.Shades[0].B != 1 || got.Shades[0].E != 1 || got.Shades[0].N != "compaction" {
+		t.Errorf("%+v", got.Shades)
 	}
 }
 

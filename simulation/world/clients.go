@@ -95,7 +95,7 @@ func (c *clients) begin(planned plan.Call) {
 	a := &call{world: w, Call: planned, id: c.last, run: c.runs[planned.Label]}
 	w.history.Add(history.Event{
 		Step: w.steps, At: w.timeline.Now(), Kind: history.KindCall, Node: planned.Node, Run: a.run,
-		Text: planned.Verb + " " + planned.Label, Detail: a.detail("", nil),
+		Text: planned.Verb + " " + planned.Label, Detail: a.detail("", planned),
 	})
 	a.stop = w.timeline.After(clientTimeout, func() { a.answer(outcomeUnknown, nil, "the client waits no longer") })
 	s := w.seats[planned.Node]

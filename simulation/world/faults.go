@@ -84,7 +84,7 @@ func (f *faults) note(fault plan.Fault, begin bool) {
 	}
 	w.history.Add(history.Event{
 		Step: w.steps, At: w.timeline.Now(), Kind: history.KindFault, Node: fault.What.On(), Text: text,
-		Detail: history.Fault{Name: fault.What.Kind(), Begin: begin, Outside: w.outlasts(fault)},
+		Detail: history.Fault{Name: fault.What.Kind(), Begin: begin, Instant: fault.End <= fault.Begin, Outside: w.outlasts(fault)},
 	})
 }
 

@@ -2,6 +2,7 @@ package world
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/asynkron/protoactor-go/actor"
@@ -38,7 +39,8 @@ func (c *logCore) Check(e zapcore.Entry, checked *zapcore.CheckedEntry) *zapcore
 func (c *logCore) Sync() error { return nil }
 
 // Write makes an event of a line. Fields are written in the order in which they were
-// given; the stack of a panic, whose addresses differ, is left out.
+// given. The stack of a panic, whose addresses differ, is left out, and so are the run,
+// which the event names, and the actor if it is the run's.
 func (c *logCore) Write(e zapcore.Entry, fields []zapcore.Field) error {
 	if strings.HasSuffix(e.LoggerName, "protoactor") {
 		return nil // it names its system by chance
@@ -47,16 +49,19 @@ func (c *logCore) Write(e zapcore.Entry, fields []zapcore.Field) error {
 	b.WriteString(e.Level.String())
 	b.WriteByte(' ')
 	b.WriteString(e.Message)
+	all := slices.Concat(c.fields, fields)
 	run := ""
-	for _, group := range [][]zapcore.Field{c.fields, fields} {
-		for _, f := range group {
-			if f.Key == "stack" {
-				continue
-			}
-			value := fieldText(f)
-			if f.Key == "run" {
-				run = value
-			}
+	for _, f := range all {
+		if f.Key == "run" {
+			run = fieldText(f)
+		}
+	}
+	for _, f := range all {
+		value := fieldText(f)
+		switch {
+		case f.Key == "stack", f.Key == "run":
+		case f.Key == "actor" && run != "" && strings.Contains(value, actors.KindRun+"/"+run):
+		default:
 			fmt.Fprintf(&b, " %s=%s", f.Key, value)
 		}
 	}
@@ -80,7 +85,18 @@ func runOf(name string) string {
 }
 
 // messageText names a message by its type; what it holds may be secret in
-// production and is of no use here either.
+// production and is of no use here either. What an actor has from its own shell says
+// which of its effects or timers it is about.
 func messageText(message any) string {
-	return strings.TrimPrefix(fmt.Sprintf("%T", actor.UnwrapEnvelopeMessage(message)), "*")
+	message = actor.UnwrapEnvelopeMessage(message)
+	switch message.(type) {
+	case *actor.Started:
+		return "its start"
+	case *actor.Stop:
+		return "its stop"
+	}
+	if of, ok := message.(interface{ About() string }); ok {
+		return of.About()
+	}
+	return strings.TrimPrefix(strings.TrimPrefix(fmt.Sprintf("%T", message), "*"), "actorv1.")
 }
