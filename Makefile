@@ -56,7 +56,7 @@ bench: packages build ## Measure against the bars of docs/benchmarks.md
 
 .PHONY: simulate
 simulate: ## Run the simulated clusters of SEEDS (1..2000) and judge them
-	go run ./cmd/simulate --seeds $${SEEDS:-1..2000}
+	go run -ldflags "$(LDFLAGS)" ./cmd/simulate --seeds $${SEEDS:-1..2000}
 
 .PHONY: fuzz
 fuzz: ## Run every fuzz target for FUZZTIME (10s) each

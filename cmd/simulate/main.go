@@ -24,6 +24,8 @@ func main() {
 		debug.SetGCPercent(gcPercent)
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	// Who interrupts a second time does not want to wait for what is under way.
+	context.AfterFunc(ctx, stop)
 	cli.Version = version
 	code := cli.Execute(ctx, os.Args[1:], os.Stdout, os.Stderr)
 	stop()

@@ -15,7 +15,7 @@ type Wanted struct {
 	Length time.Duration
 	// Classes are the classes of faults that may be drawn; nil means all, empty none.
 	Classes []Class
-	// Workload replaces the drawn one.
+	// Workload replaces the drawn one; a length that is drawn is not shorter.
 	Workload []Call
 }
 
@@ -38,6 +38,11 @@ func Draw(seed uint64, wanted Wanted) Plan {
 	streams := virtual.Streams{Seed: seed}
 	p := Plan{Version: Version, Seed: seed}
 	p.Options = drawOptions(streams.Of("options"), wanted)
+	if wanted.Length == 0 {
+		for _, c := range wanted.Workload {
+			p.Options.Length = max(p.Options.Length, c.At+Duration(time.Second))
+		}
+	}
 	p.Faults = drawFaults(streams.Of("faults"), p.Options)
 	if p.Workload = wanted.Workload; p.Workload == nil {
 		p.Workload = drawWorkload(streams.Of("workload"), p.Options)

@@ -20,6 +20,9 @@ type Result struct {
 	// At is the true time of the end, Converged when all had come to rest, 0 if never.
 	At        time.Duration
 	Converged time.Duration
+	// Cut says that the world was ended before its own end, so that what has not come to
+	// rest was not judged.
+	Cut bool
 	// Violations are what the checkers found, what happened outside of the model among
 	// it.
 	Violations []check.Violation
@@ -95,16 +98,20 @@ func (r Result) Checker() string {
 
 // String returns the result in one line.
 func (r Result) String() string {
-	return fmt.Sprintf("seed %d %s: hash %016x, %d steps, %d events, %s of virtual time", r.Plan.Seed, r.Verdict(), r.Hash, r.Steps, r.Events, r.At)
+	verdict := r.Verdict().String()
+	if r.Cut {
+		verdict += " so far"
+	}
+	return fmt.Sprintf("seed %d %s: hash %016x, %d steps, %d events, %s of virtual time", r.Plan.Seed, verdict, r.Hash, r.Steps, r.Events, r.At)
 }
 
 // result judges what has happened.
 func (w *World) result() Result {
 	r := Result{Plan: w.plan, Steps: w.steps, At: w.timeline.Now(), Converged: w.converged}
-	cut := w.setup.Until > 0 && w.steps >= w.setup.Until
-	facts := w.facts(!cut)
+	r.Cut = w.cut
+	facts := w.facts(!w.cut)
 	r.Violations = w.checks.Finish(facts)
-	if !cut {
+	if !w.cut {
 		r.Pending = w.checks.Pending(facts)
 	}
 	r.Hash, r.Events = w.history.Hash(), w.history.Count()

@@ -59,6 +59,8 @@ type Setup struct {
 	Logs    bool
 	// Until ends the world after so many steps; 0 means none.
 	Until uint64
+	// Stop is asked now and then, unless it is nil; true ends the world as Until does.
+	Stop func() bool
 	// Canary switches on a checker that always fails.
 	Canary bool
 	// Ports may put other ports in the place of a daemon's, before it is assembled: what
@@ -103,7 +105,8 @@ type World struct {
 	core map[string]bool
 	// converged is when everything was found to have ended; 0 until then.
 	converged time.Duration
-	over      bool
+	// over is set at the end, cut when that is before the world's own.
+	over, cut bool
 }
 
 // New builds the world of a plan. The plan must be one that Check takes.
@@ -178,6 +181,7 @@ func (w *World) Run() (result Result) {
 // step takes one turn, or lets the earliest event happen.
 func (w *World) step() bool {
 	if w.setup.Until > 0 && w.steps >= w.setup.Until {
+		w.cut = true
 		return false
 	}
 	for i, s := range w.sorted {
@@ -195,6 +199,10 @@ func (w *World) step() bool {
 	if w.steps%checkEvery == 0 {
 		w.checks.Step(w.steps, w.timeline.Now())
 		w.checks.Expensive()
+		if w.setup.Stop != nil && w.setup.Stop() {
+			w.cut = true
+			return false
+		}
 	}
 	return w.steps-w.progress < idleStepsMax && w.steps-w.instant < instantStepsMax
 }

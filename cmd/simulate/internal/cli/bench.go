@@ -28,7 +28,7 @@ func (a *app) measure(ctx context.Context) error {
 		var steps, seeds uint64
 		began := coreTime()
 		for ; coreTime()-began < benchTime && ctx.Err() == nil; seeds++ {
-			r := world.Execute(plan.Draw(seeds, wanted), world.Setup{})
+			r := world.Execute(plan.Draw(seeds, wanted), a.setup(ctx))
 			virtual += r.At
 			steps += r.Steps
 		}

@@ -40,8 +40,33 @@ func TestExitCodes(t *testing.T) {
 		{"no such class", []string{"--faults", "weather"}, ExitUsage, `there is no class "weather"`},
 		{"seeds backwards", []string{"--seeds", "3..1"}, ExitUsage, "is not FROM..TO"},
 		{"two modes", []string{"--seed", "1", "--seeds", "1..2"}, ExitUsage, "only one of"},
-		{"trace of many", []string{"--seeds", "1..2", "--trace"}, ExitUsage, "--trace needs --seed or --plan"},
+		{"trace of many", []string{"--seeds", "1..2", "--trace"}, ExitUsage, "--trace says nothing to --seeds: it needs --seed or --plan"},
 		{"too many nodes", []string{"--seed", "1", "--nodes", "99"}, ExitUsage, "99 is not between"},
+		{"no nodes", []string{"--seed", "1", "--nodes", "0"}, ExitUsage, "0 is not between"},
+		{"seeds that are none", []string{"--seeds", "a..b"}, ExitUsage, "is not FROM..TO"},
+		{"seeds beyond a number", []string{"--seeds", "1..99999999999999999999"}, ExitUsage, "is not FROM..TO"},
+		{"seed below 0", []string{"--seed", "-1"}, ExitUsage, "--seed"},
+		{"hours that are no number", []string{"--seed", "1", "--hours", "nan"}, ExitUsage, "is not between"},
+		{"hours too small to see", []string{"--seed", "1", "--hours", "1e-30"}, ExitUsage, "is not between"},
+		{"hours without end", []string{"--seed", "1", "--hours", "inf"}, ExitUsage, "is not between"},
+		{"no faults and some", []string{"--seed", "1", "--faults", "none,node"}, ExitUsage, "it is all, none, or some of"},
+		{"an argument", []string{"17"}, ExitUsage, "unknown command"},
+		{"run without a trace", []string{"--seed", "1", "--run", "r.a.b"}, ExitUsage, "--run needs --trace"},
+		{"two forms of a trace", []string{"--seed", "1", "--trace", "--json"}, ExitUsage, "only one of --trace and --json"},
+		{"nodes of a plan", []string{"--plan", "p.json", "--nodes", "3"}, ExitUsage, "--nodes says nothing to --plan"},
+		{"out without minimize", []string{"--seed", "1", "--out", "x"}, ExitUsage, "--out says nothing to --seed"},
+		{"no such run", []string{"--seed", "1", "--nodes", "1", "--hours", "0.01", "--trace", "--run", "r.a.b"}, ExitUsage, "there is no run r.a.b in this world; there are: k."},
+		{"page in no folder", []string{"--seed", "1", "--html", "none/page.html"}, ExitUsage, "there is no folder none"},
+		{"plan in no folder", []string{"--minimize", "1", "--out", "none/plan.json"}, ExitUsage, "there is no folder none"},
+		{"minimize what passes", []string{"--minimize", "1", "--nodes", "1", "--hours", "0.01"}, ExitUsage, "it does not fail"},
+		{"minimize neither seed nor file", []string{"--minimize", "x.json"}, ExitUsage, "x.json"},
+		{"minimize a file with nodes", []string{"--minimize", "x.json", "--nodes", "2"}, ExitUsage, "--nodes says nothing to a plan in a file"},
+		{"a page on a full disk", []string{"--seed", "1", "--nodes", "1", "--hours", "0.01", "--html", "/dev/full"}, ExitUsage, "no space left"},
+		{"beyond the end", []string{"--seed", "1", "--nodes", "1", "--hours", "0.01", "--until", "999999999"}, ExitPassed, "seed 1 passed: "},
+		{"before the end", []string{"--seed", "1", "--nodes", "1", "--hours", "0.01", "--until", "1"}, ExitPassed, "seed 1 passed so far: "},
+		{"version", []string{"--version"}, ExitPassed, "simulate "},
+		{"help", []string{"--help"}, ExitPassed, "Exit codes: 0 all passed"},
+		{"failures on a full disk", []string{"--seed", "1", "--nodes", "1", "--hours", "0.01", "--canary", "--failures", "/dev/full/x"}, ExitViolated, "evidence: make folder"},
 		{"no such plan", []string{"--plan", "none.json"}, ExitUsage, "none.json"},
 		{"no such flag", []string{"--speed", "9"}, ExitUsage, "unknown flag"},
 	}
@@ -114,7 +139,7 @@ func TestWorkloadOfAFileIsMade(t *testing.T) {
 		t.Fatal(err)
 	}
 	code, out, errors := run(t, "--seed", "1", "--nodes", "1", "--hours", "0.01", "--faults", "none", "--workload", file, "--trace")
-	if code != ExitPassed || !strings.Contains(out, "submit mine: ok") || !strings.Contains(out, ", 1 calls") {
+	if code != ExitPassed || !strings.Contains(out, "submit mine: ok") || !strings.Contains(out, ", 1 call\n") {
 		t.Errorf("exit %d\n%s%s", code, out, errors)
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 
 	"github.com/errand-run/errand/simulation/check"
 	"github.com/errand-run/errand/simulation/history"
@@ -27,11 +28,12 @@ const (
 func (a *app) explain(r world.Result, second *world.Result) {
 	out := a.stdout
 	fmt.Fprintf(out, "\nFAILED %s\n", r)
-	switch {
-	case second != nil:
+	if second != nil {
 		fmt.Fprintf(out, "  a second execution was another one: hash %016x, %d steps, %d events\n", second.Hash, second.Steps, second.Events)
-	case r.Panic != "":
-		fmt.Fprintf(out, "  panic: %s\n", r.Panic)
+	}
+	if r.Panic != "" {
+		reason, _, _ := strings.Cut(r.Panic, "\n")
+		fmt.Fprintf(out, "  panic: %s (the stack is in result.txt)\n", reason)
 	}
 	shown := 0
 	for _, v := range r.Violations {
@@ -40,7 +42,10 @@ func (a *app) explain(r world.Result, second *world.Result) {
 			shown++
 		}
 	}
-	folder, last, err := a.evidence(r)
+	if left := len(r.Violations) - shown; left > 0 {
+		fmt.Fprintf(out, "  %d more are in result.txt\n", left)
+	}
+	folder, last, err := a.evidence(r, second != nil)
 	for _, e := range last {
 		fmt.Fprintln(out, "    "+report.Line(e))
 	}
@@ -49,12 +54,13 @@ func (a *app) explain(r world.Result, second *world.Result) {
 	} else {
 		fmt.Fprintf(out, "  evidence: %s\n", folder)
 	}
-	fmt.Fprintf(out, "  replay: %s\n", a.replay(r.Plan.Seed))
+	first, _ := r.First()
+	fmt.Fprintf(out, "  replay: %s\n", a.replay(r.Plan.Seed, first.Run))
 }
 
 // evidence fills the folder of a failure, and returns the last events of the run
 // that it is about.
-func (a *app) evidence(r world.Result) (folder string, last []history.Event, err error) {
+func (a *app) evidence(r world.Result, differs bool) (folder string, last []history.Event, err error) {
 	folder = filepath.Join(a.failures, "seed-"+strconv.FormatUint(r.Plan.Seed, 10))
 	if err := os.MkdirAll(folder, 0o755); err != nil {
 		return "", nil, fmt.Errorf("make folder: %w", err)
@@ -67,7 +73,7 @@ func (a *app) evidence(r world.Result) (folder string, last []history.Event, err
 		return write(filepath.Join(folder, "history.jsonl"), func(events io.Writer) error {
 			lines, objects := report.NewText(text, report.Filter{}), report.NewJSON(events, report.Filter{})
 			var err error
-			again, err = rebuild(r.Plan, world.Setup{Canary: a.canary, Turns: true, Logs: true, Observe: func(e history.Event) {
+			again, err = a.rebuild(r.Plan, func(e history.Event) {
 				lines.Observe(e)
 				page.Observe(e)
 				if e.Kind != history.KindTurn {
@@ -78,7 +84,7 @@ func (a *app) evidence(r world.Result) (folder string, last []history.Event, err
 						last = last[1:]
 					}
 				}
-			}})
+			})
 			if err != nil {
 				return err
 			}
@@ -86,16 +92,21 @@ func (a *app) evidence(r world.Result) (folder string, last []history.Event, err
 			return errors.Join(lines.Err(), objects.Err())
 		})
 	})
+	if differs {
+		written = errors.Join(written, write(filepath.Join(folder, "difference.txt"), func(out io.Writer) error { return a.differ(r.Plan, out) }))
+	}
 	data, encodeErr := plan.Encode(r.Plan)
 	return folder, last, errors.Join(written, encodeErr,
 		os.WriteFile(filepath.Join(folder, "plan.json"), data, 0o644),
-		write(filepath.Join(folder, "result.txt"), func(out io.Writer) error { return writeResult(out, r, a.replay(r.Plan.Seed)) }),
+		write(filepath.Join(folder, "result.txt"), func(out io.Writer) error { return a.writeResult(out, r, first.Run) }),
 		write(filepath.Join(folder, "store.txt"), func(out io.Writer) error { return dump(again, out) }),
 		writePage(filepath.Join(folder, "page.html"), page, r))
 }
 
-// rebuild builds a world that may panic on the way.
-func rebuild(p plan.Plan, setup world.Setup) (w *world.World, err error) {
+// rebuild builds a world that may panic on the way, and that tells all.
+func (a *app) rebuild(p plan.Plan, observe func(history.Event)) (w *world.World, err error) {
+	setup := a.base
+	setup.Canary, setup.Until, setup.Turns, setup.Logs, setup.Observe = a.canary, a.until, true, true, observe
 	defer func() {
 		if r := recover(); r != nil {
 			err = fmt.Errorf("build the world again: %v", r)
@@ -128,8 +139,11 @@ func subject(v check.Violation) func(history.Event) bool {
 	}
 }
 
-func writeResult(out io.Writer, r world.Result, replay string) error {
-	_, err := fmt.Fprintf(out, "%s\nversion %s\nreplay: %s\n", r, version(), replay)
+// writeResult writes what was found, and how the folder alone shows it again: who has
+// no more than that has no workload's file.
+func (a *app) writeResult(out io.Writer, r world.Result, run string) error {
+	alone := app{options: options{planFile: "plan.json", canary: a.canary}}
+	_, err := fmt.Fprintf(out, "%s\nversion %s\nreplay: %s\nreplay: %s\n", r, version(), a.replay(r.Plan.Seed, run), alone.replay(0, run))
 	for _, v := range r.Violations {
 		fmt.Fprintln(out, v)
 	}
@@ -146,11 +160,12 @@ func writeResult(out io.Writer, r world.Result, replay string) error {
 func write(name string, fill func(io.Writer) error) error {
 	file, err := os.Create(name)
 	if err != nil {
-		return fmt.Errorf("keep evidence: %w", err)
+		return err
 	}
 	out := bufio.NewWriter(file)
-	if err := errors.Join(fill(out), out.Flush(), file.Close()); err != nil {
-		return fmt.Errorf("keep evidence: %w", err)
+	err = fill(out)
+	if flushed := out.Flush(); err == nil {
+		err = flushed
 	}
-	return nil
+	return errors.Join(err, file.Close())
 }

@@ -3,38 +3,35 @@ package cli
 import (
 	"bufio"
 	"context"
+	"errors"
 	"fmt"
-	"os"
 	"strconv"
+	"strings"
 
-	"github.com/errand-run/errand/simulation/minimize"
 	"github.com/errand-run/errand/simulation/plan"
 	"github.com/errand-run/errand/simulation/world"
 )
 
 // one executes one plan, with a trace if one is wanted.
-func (a *app) one(p plan.Plan) error {
+func (a *app) one(ctx context.Context, p plan.Plan) error {
 	a.describe(p)
 	out := bufio.NewWriter(a.stdout)
-	setup := world.Setup{Until: a.until, Canary: a.canary}
+	setup := a.setup(ctx)
 	watched := setup
 	trace := a.newTracer(out)
 	if len(trace.observers) > 0 {
 		watched.Turns, watched.Logs, watched.Observe = true, true, trace.observe
 	}
 	result := world.Execute(p, watched)
-	for _, failed := range trace.failures {
-		if err := failed(); err != nil {
-			return fmt.Errorf("write the trace: %w", err)
-		}
-	}
-	if err := out.Flush(); err != nil {
+	if err := errors.Join(trace.err(), out.Flush()); err != nil {
 		return fmt.Errorf("write the trace: %w", err)
 	}
+	var written error
 	if trace.page != nil {
-		if err := writePage(a.html, trace.page, result); err != nil {
-			return err
-		}
+		written = writePage(a.html, trace.page, result)
+	}
+	if ctx.Err() != nil && result.Cut {
+		return errors.Join(written, ctx.Err())
 	}
 	var second *world.Result
 	code := codeOf(result)
@@ -43,14 +40,17 @@ func (a *app) one(p plan.Plan) error {
 			second, code = &again, ExitNondeterministic
 		}
 	}
-	if !a.json {
+	switch {
+	case code != ExitPassed:
+		a.explain(result, second)
+		if written != nil {
+			fmt.Fprintf(a.stderr, "simulate: %v\n", written)
+		}
+		return exitError(code)
+	case !a.json:
 		fmt.Fprintln(a.stdout, result)
 	}
-	if code == ExitPassed {
-		return nil
-	}
-	a.explain(result, second)
-	return exitError(code)
+	return errors.Join(written, trace.checkRun(a.run))
 }
 
 // describe says what is executed, and how it can be executed again.
@@ -59,74 +59,75 @@ func (a *app) describe(p plan.Plan) {
 		return
 	}
 	o := p.Options
-	fmt.Fprintf(a.stdout, "seed %d version %s: %d nodes, %d store members, solo %v, %d shards, policy %s, %s of faults %v (%d), %d calls\n",
-		p.Seed, version(), o.Nodes, o.Members, o.Solo, o.Shards, o.Policy.Kind, o.Length, o.Classes, len(p.Faults), len(p.Workload))
-	fmt.Fprintf(a.stdout, "replay: %s\n", a.replay(p.Seed))
+	var solo string
+	if o.Solo {
+		solo = " in solo"
+	}
+	classes := make([]string, len(o.Classes))
+	for i, class := range o.Classes {
+		classes[i] = string(class)
+	}
+	faults := "no faults"
+	if len(p.Faults) > 0 {
+		faults = fmt.Sprintf("%s (%s)", counted(len(p.Faults), "fault"), strings.Join(classes, ", "))
+	}
+	fmt.Fprintf(a.stdout, "seed %d, version %s: %s%s, %s, %s, policy %s; %s in %s, %s\n", p.Seed, version(),
+		counted(o.Nodes, "node"), solo, counted(o.Members, "store member"), counted(int(o.Shards), "shard"), o.Policy.Kind, faults, o.Length, counted(len(p.Workload), "call"))
+	if p.Note != "" {
+		fmt.Fprintf(a.stdout, "note: %s\n", p.Note)
+	}
+	fmt.Fprintf(a.stdout, "replay: %s\n", a.replay(p.Seed, ""))
 }
 
-// replay is the command that does the same again.
-func (a *app) replay(seed uint64) string {
-	if a.planFile != "" {
-		return "simulate --plan " + a.planFile + " --trace"
+// counted is a number of things in words.
+func counted(n int, thing string) string {
+	if n == 1 {
+		return "1 " + thing
 	}
-	command := "simulate --seed " + strconv.FormatUint(seed, 10)
-	if a.nodes != 0 {
-		command += " --nodes " + strconv.Itoa(a.nodes)
-	}
-	if a.hours != 0 {
-		command += " --hours " + strconv.FormatFloat(a.hours, 'g', -1, 64)
-	}
-	if a.faults != "all" {
-		command += " --faults " + a.faults
-	}
-	if a.workload != "" {
-		command += " --workload " + a.workload
+	return strconv.Itoa(n) + " " + thing + "s"
+}
+
+// replay is the command that does the same again, and shows what became of a run if
+// one is named.
+func (a *app) replay(seed uint64, run string) string {
+	words := []string{"simulate"}
+	switch {
+	case a.planFile != "":
+		words = append(words, "--plan", a.planFile)
+	default:
+		words = append(words, "--seed", strconv.FormatUint(seed, 10))
+		if a.nodes != 0 {
+			words = append(words, "--nodes", strconv.Itoa(a.nodes))
+		}
+		if a.hours != 0 {
+			words = append(words, "--hours", strconv.FormatFloat(a.hours, 'g', -1, 64))
+		}
+		if a.faults != "all" {
+			words = append(words, "--faults", a.faults)
+		}
+		if a.workload != "" {
+			words = append(words, "--workload", a.workload)
+		}
 	}
 	if a.canary {
-		command += " --canary"
+		words = append(words, "--canary")
 	}
-	return command + " --trace"
+	words = append(words, "--trace")
+	if run != "" {
+		words = append(words, "--run", run)
+	}
+	return shellLine(words)
 }
 
-// cutDown minimizes a plan and writes what is left of it.
-func (a *app) cutDown(ctx context.Context, p plan.Plan) error {
-	a.describe(p)
-	fails := func(p plan.Plan) string {
-		if ctx.Err() != nil {
-			return ""
-		}
-		return world.Execute(p, world.Setup{Canary: a.canary}).Checker()
-	}
-	progress := func(what string, executions, faults, calls int) {
-		if isTerminal(a.stderr) {
-			fmt.Fprintf(a.stderr, "\r%d executions, %d faults and %d calls left, cutting %s\x1b[K", executions, faults, calls, what)
+// shellLine is a command as a shell reads it.
+func shellLine(words []string) string {
+	const plain = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_./,:+="
+	quoted := make([]string, len(words))
+	for i, word := range words {
+		quoted[i] = word
+		if word == "" || strings.Trim(word, plain) != "" || strings.ContainsAny(word, " \t\n'\"\\$&;|<>()*?[]{}!#`~") {
+			quoted[i] = "'" + strings.ReplaceAll(word, "'", `'\''`) + "'"
 		}
 	}
-	small, checker := minimize.Minimize(p, fails, progress)
-	if isTerminal(a.stderr) {
-		fmt.Fprint(a.stderr, "\r\x1b[K")
-	}
-	if checker == "" {
-		fmt.Fprintf(a.stdout, "seed %d does not fail: there is nothing to cut down\n", p.Seed)
-		return nil
-	}
-	small.Note = checker
-	data, err := plan.Encode(small)
-	if err != nil {
-		return err
-	}
-	file := a.out
-	if file == "" {
-		file = "seed-" + strconv.FormatUint(p.Seed, 10) + ".json"
-	}
-	if err := os.WriteFile(file, data, 0o644); err != nil {
-		return fmt.Errorf("write plan: %w", err)
-	}
-	fmt.Fprintf(a.stdout, "%s: %d of %d faults, %d of %d calls, %d of %d nodes, %s of %s\nreplay: simulate --plan %s --trace\n", checker,
-		len(small.Faults), len(p.Faults), len(small.Workload), len(p.Workload), small.Options.Nodes, p.Options.Nodes,
-		small.Options.Length, p.Options.Length, file)
-	for _, f := range small.Faults {
-		fmt.Fprintf(a.stdout, "  %s\n", f)
-	}
-	return ctx.Err()
+	return strings.Join(quoted, " ")
 }
