@@ -56,7 +56,7 @@ func (a *sandboxAgent) start(ctx context.Context) error {
 		ID: a.config.Name, Keys: a.cluster.keys, UUID: a.storage.uuid,
 		Address: a.cluster.listener.Addr().String(), Version: Version, BootID: boot, LogPath: a.storage.attemptLog,
 		SandboxesMax: a.config.SandboxesMax, CPUMillis: a.config.CPUMillis, MemoryBytes: a.config.MemoryBytes,
-		Drivers:         a.host.enabled,
+		Drivers: a.host.enabled, LightDrivers: []string{DriverNull},
 		AcceptLostStore: a.config.AcceptLossOf == LossOfStore, AcceptLostJournal: a.config.AcceptLossOf == LossOfJournal,
 	})
 	if err != nil {

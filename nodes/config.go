@@ -35,6 +35,9 @@ type Config struct {
 	// StartsInFlightMax bounds the sandboxes that are being created and started at
 	// one time; 0 means two per core.
 	StartsInFlightMax int
+	// LightDrivers are those whose creates and starts hardly need the processor: up to
+	// LightStartsMax of theirs are under way, beside the StartsInFlightMax of the others.
+	LightDrivers []string
 	// Session says how the node holds its session; the zero value is solo.
 	Session SessionConfig
 	// AcceptLostStore lets a node go on whose journal belongs to another store: the

@@ -19,7 +19,7 @@ const (
 	ReservationHold = 10 * time.Second
 	// EntriesMax bounds the placements that a node knows, ended ones included that
 	// wait for an acknowledgement or their removal.
-	EntriesMax = 20_000
+	EntriesMax = 200_000
 	// StartingSyncMax is how long it may take to journal "starting"; beyond it the
 	// placement is given up, since the world may have moved on meanwhile.
 	StartingSyncMax = time.Second
@@ -35,6 +35,8 @@ const (
 	// StartSlotPatience is how long a sandbox under creation counts against the
 	// starts in flight: after that it waits for the network, not for a core.
 	StartSlotPatience = 5 * time.Second
+	// LightStartsMax bounds the creates and starts under way of light drivers.
+	LightStartsMax = 256
 	// CreatesPerSlot bounds all creations under way, those that lost their slot to
 	// patience included, in multiples of the starts in flight.
 	CreatesPerSlot = 8
@@ -102,9 +104,7 @@ type Machine struct {
 
 	placements   map[string]*placement
 	ofRun        map[string][]*placement
-	queue        []*placement
-	creating     int
-	slots        int
+	starts       starts
 	usage        usage
 	reservations map[PlacementKey]*reservation
 	assignments  records.Mirror
@@ -124,6 +124,7 @@ func NewMachine(config MachineConfig) *Machine {
 	return &Machine{
 		config: config, keys: config.Keys,
 		tag:          uint64(config.Incarnation) << 40,
+		starts:       newStarts(config.StartsInFlightMax),
 		loads:        map[uint64]func(JournalContent, error){},
 		writes:       map[uint64]func(error){},
 		commits:      map[uint64]func(records.Result){},

@@ -59,5 +59,5 @@ func (c *chaos) idle() bool {
 	}
 	return c.reached == PhaseAnnounced && len(c.entries) == 0 && len(c.boxes) == 0 && len(c.machine.placements) == 0 &&
 		len(c.writes) == 0 && c.machine.counts == [classCount]int64{} && c.machine.usage.count == int64(len(c.machine.reservations)) &&
-		c.machine.slots == 0 && c.machine.creating == 0
+		c.machine.starts.slots() == 0 && c.machine.starts.creating() == 0
 }

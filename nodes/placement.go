@@ -26,6 +26,7 @@ type placement struct {
 	written []func()
 
 	// The start.
+	lane        *lane
 	queued      bool
 	slot        bool
 	creating    bool
@@ -141,6 +142,7 @@ func (m *Machine) add(entry *recordv1.JournalEntry, assignment *recordv1.Assignm
 	key := KeyOf(entry)
 	p := &placement{
 		key: key, id: records.SandboxID(key.Run, key.Attempt, key.Placement), entry: entry, assignment: assignment,
+		lane:     m.laneOf(entry.GetDriver()),
 		tornDown: entry.GetTornDown(), emptied: entry.GetTornDown(),
 	}
 	// A create that a crash cut short may have left something.
@@ -198,7 +200,7 @@ func (m *Machine) settle(p *placement) {
 // the journal holds how each has ended: in the next session a kill of this one's
 // fence would pass for an end of the command's own after a crash (G7).
 func (m *Machine) emptyPerhaps() {
-	if m.whenEmpty == nil || m.counts[classStarting]+m.counts[classRunning] > 0 || m.creating > 0 {
+	if m.whenEmpty == nil || m.counts[classStarting]+m.counts[classRunning] > 0 || m.starts.creating() > 0 {
 		return
 	}
 	for _, p := range m.placements { //errand:unordered only whether there is one matters

@@ -101,6 +101,14 @@ type Pool struct {
 	closed  bool
 	lanes   map[laneKey]*lane
 	creates map[sandboxKey]context.CancelFunc
+	// waits are those under way that have no goroutine.
+	waits map[*wait]struct{}
+}
+
+// wait is the wait for one sandbox of a driver that calls back.
+type wait struct {
+	op      nodes.SandboxOp
+	deliver func(nodes.SandboxResult)
 }
 
 type laneKey struct {
@@ -128,7 +136,7 @@ var _ nodes.Sandboxes = (*Pool)(nil)
 // New makes a pool over drivers by the names that specs name them with. It starts
 // no goroutine before something is asked of it, and does not close the drivers.
 func New(drivers map[string]sandbox.Driver) *Pool {
-	p := &Pool{drivers: drivers, lanes: map[laneKey]*lane{}, creates: map[sandboxKey]context.CancelFunc{}}
+	p := &Pool{drivers: drivers, lanes: map[laneKey]*lane{}, creates: map[sandboxKey]context.CancelFunc{}, waits: map[*wait]struct{}{}}
 	p.patient, p.endPatient = context.WithCancel(context.Background())
 	p.urgent, p.endUrgent = context.WithCancel(context.Background())
 	return p
@@ -140,12 +148,40 @@ func (p *Pool) Do(op nodes.SandboxOp, deliver func(nodes.SandboxResult)) {
 		deliver(failed(records.ClassNotFound, op, fmt.Errorf("there is no driver %q", op.Driver)))
 		return
 	}
+	if driver, ok := p.drivers[op.Driver].(sandbox.WaitsThen); ok && op.Verb == nodes.VerbWait {
+		p.waitThen(driver, op, deliver)
+		return
+	}
 	j := job{op: op, deliver: deliver}
 	j.ctx, j.cancel = p.lifetime(op.Verb)
 	if !p.enqueue(j) {
 		j.cancel()
 		deliver(failed(records.ClassUnavailable, op, errClosed))
 	}
+}
+
+// waitThen waits without a goroutine.
+func (p *Pool) waitThen(driver sandbox.WaitsThen, op nodes.SandboxOp, deliver func(nodes.SandboxResult)) {
+	w := &wait{op: op, deliver: deliver}
+	p.mu.Lock()
+	closed := p.closed
+	if !closed {
+		p.waits[w] = struct{}{}
+	}
+	p.mu.Unlock()
+	if closed {
+		deliver(failed(records.ClassUnavailable, op, errClosed))
+		return
+	}
+	driver.WaitThen(op.ID, func(exit sandbox.Exit, err error) {
+		p.mu.Lock()
+		_, waiting := p.waits[w]
+		delete(p.waits, w)
+		p.mu.Unlock()
+		if waiting {
+			deliver(nodes.SandboxResult{Exit: exit, Err: err})
+		}
+	})
 }
 
 // enqueue puts a job into its lane, unless the pool is closed.
@@ -205,7 +241,12 @@ func (p *Pool) Abandon(driver, id string) {
 func (p *Pool) Close(ctx context.Context) error {
 	p.mu.Lock()
 	p.closed = true
+	waits := p.waits
+	p.waits = nil
 	p.mu.Unlock()
+	for w := range waits {
+		w.deliver(failed(records.ClassUnavailable, w.op, errClosed))
+	}
 	p.endPatient()
 	done := make(chan struct{})
 	go func() {

@@ -130,6 +130,14 @@ type Driver interface {
 	Close() error
 }
 
+// WaitsThen is a Driver that needs no goroutine for each sandbox that is waited for.
+type WaitsThen interface {
+	// WaitThen calls then once with what Wait without a deadline would return, from this
+	// call or from any goroutine. then does not block and does not call the driver.
+	// After Close it may not come.
+	WaitThen(id string, then func(Exit, error))
+}
+
 // StartError says why a sandbox can not be started, in the words of the contract.
 type StartError struct {
 	Reason recordv1.Reason

@@ -1,14 +1,10 @@
 package null
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -32,9 +28,8 @@ const (
 // Driver is the null driver. Its sandboxes survive it in its directory, as those of
 // other drivers survive the daemon.
 type Driver struct {
-	dir string
-
 	mu     sync.Mutex
+	file   *file
 	boxes  map[string]*box
 	closed bool
 }
@@ -54,13 +49,25 @@ type state struct {
 	Killed bool
 }
 
-// box is a sandbox of this process.
+// box is a sandbox of this process. It has no goroutine: there may be very many.
 type box struct {
 	state   state
 	program program
-	// done is closed at the end; timer closes it at the programmed time.
-	done  chan struct{}
+	// bytes is how much of the file tells of it.
+	bytes int64
+	// over is set at the end; timer sets it at the programmed time.
+	over  bool
 	timer *time.Timer
+	// logEnded means that the log has its end mark.
+	logEnded bool
+	waiters  []*waiter
+}
+
+var _ sandbox.WaitsThen = (*Driver)(nil)
+
+// waiter is a wait for the end of a sandbox.
+type waiter struct {
+	then func(sandbox.Exit, error)
 }
 
 // New opens the driver on a directory, which it makes.
@@ -68,83 +75,59 @@ func New(dir string) (*Driver, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("open null driver: %w", err)
 	}
-	d := &Driver{dir: dir, boxes: map[string]*box{}}
-	entries, err := os.ReadDir(dir)
+	file, states, err := openFile(dir)
 	if err != nil {
 		return nil, fmt.Errorf("open null driver: %w", err)
 	}
-	for _, e := range entries {
-		if !strings.HasSuffix(e.Name(), ".json") {
-			continue
+	d := &Driver{file: file, boxes: make(map[string]*box, len(states))}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, state := range states {
+		x := &box{state: *state}
+		if x.program, err = parse(x.state.Command); err != nil {
+			return nil, errors.Join(fmt.Errorf("open null driver: sandbox %s: %w", state.Info.ID, err), file.close())
 		}
-		if err := d.load(filepath.Join(dir, e.Name())); err != nil {
-			_ = d.Close()
-			return nil, fmt.Errorf("open null driver: %w", err)
-		}
+		d.boxes[state.Info.ID] = x
+		d.arm(x)
 	}
 	return d, nil
 }
 
-func (d *Driver) load(path string) error {
-	b, err := os.ReadFile(path)
-	if err != nil {
-		return err
-	}
-	whole := b[:bytes.LastIndexByte(b, '\n')+1]
-	if len(whole) == 0 {
-		// Create was cut.
-		return os.Remove(path)
-	}
-	last := bytes.TrimSuffix(whole, []byte("\n"))
-	last = last[bytes.LastIndexByte(last, '\n')+1:]
-	x := &box{done: make(chan struct{})}
-	if err := json.Unmarshal(last, &x.state); err != nil {
-		return fmt.Errorf("%s: %w", path, err)
-	}
-	if x.program, err = parse(x.state.Command); err != nil {
-		return fmt.Errorf("%s: %w", path, err)
-	}
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.boxes[x.state.Info.ID] = x
-	d.arm(x)
-	return nil
-}
-
 // arm sets the end of a started sandbox. The caller holds the lock.
 func (d *Driver) arm(x *box) {
+	left := time.Until(x.state.Started.Add(x.program.After))
 	switch {
 	case x.state.Started.IsZero():
-	case !x.state.Ended.IsZero():
-		x.close()
-	case !time.Now().Before(x.state.Started.Add(x.program.After)):
-		x.close()
+	case !x.state.Ended.IsZero() || left <= 0:
+		d.finish(x)
 	default:
-		x.timer = time.AfterFunc(time.Until(x.state.Started.Add(x.program.After)), func() {
+		x.timer = time.AfterFunc(left, func() {
 			d.mu.Lock()
 			defer d.mu.Unlock()
-			x.close()
+			d.finish(x)
 		})
 	}
 }
 
-// close marks the end. The caller holds the lock.
-func (x *box) close() {
+// finish marks the end and tells those who wait for it. The caller holds the lock.
+func (d *Driver) finish(x *box) {
 	if x.timer != nil {
 		x.timer.Stop()
 	}
-	if !x.ended() {
-		close(x.done)
+	x.over = true
+	for _, w := range x.waiters {
+		d.tell(x, w)
 	}
+	x.waiters = nil
 }
 
-func (x *box) ended() bool {
-	select {
-	case <-x.done:
-		return true
-	default:
-		return false
+// tell answers a wait. The caller holds the lock.
+func (d *Driver) tell(x *box, w *waiter) {
+	if d.closed || d.boxes[x.state.Info.ID] != x {
+		w.then(sandbox.Exit{}, records.Errorf(records.ClassUnavailable, "wait for sandbox %s: it or the driver went", x.state.Info.ID))
+		return
 	}
+	w.then(x.exit(), nil)
 }
 
 // Name returns "null".
@@ -158,26 +141,6 @@ func (d *Driver) find(id string) (*box, error) {
 	}
 	return x, nil
 }
-
-// save adds a sandbox's state to its file, of which the last line counts. The caller
-// holds the lock.
-func (d *Driver) save(x *box) error {
-	b, err := json.Marshal(x.state)
-	if err != nil {
-		return err
-	}
-	f, err := os.OpenFile(d.path(x.state.Info.ID), os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(append(b, '\n'))
-	if cerr := f.Close(); err == nil {
-		err = cerr
-	}
-	return err
-}
-
-func (d *Driver) path(id string) string { return filepath.Join(d.dir, id+".json") }
 
 // Create reads the program.
 func (d *Driver) Create(_ context.Context, spec sandbox.Spec) error {
@@ -193,7 +156,7 @@ func (d *Driver) Create(_ context.Context, spec sandbox.Spec) error {
 	if d.boxes[spec.ID] != nil {
 		return records.Errorf(records.ClassConflict, "create sandbox %s: it exists", spec.ID)
 	}
-	x := &box{program: p, done: make(chan struct{}), state: state{
+	x := &box{program: p, state: state{
 		Info: sandbox.Info{
 			ID: spec.ID, Run: spec.Run, Attempt: spec.Attempt, Placement: spec.Placement,
 			StartToken: slices.Clone(spec.StartToken), SpecHash: slices.Clone(spec.SpecHash),
@@ -227,14 +190,17 @@ func (d *Driver) Start(_ context.Context, id string) (time.Time, error) {
 		x.state.Started = time.Time{}
 		return time.Time{}, fmt.Errorf("start sandbox %s: %w", id, err)
 	}
-	if err := x.log(); err != nil {
+	if err := x.writeLog(); err != nil {
 		return time.Time{}, records.Errorf(records.ClassOutcomeUnknown, "start sandbox %s: %w", id, err)
 	}
 	d.arm(x)
 	return x.state.Started, nil
 }
 
-func (x *box) log() error {
+func (x *box) writeLog() error {
+	if len(x.program.Log) == 0 {
+		return nil
+	}
 	w, err := logs.Create(x.state.LogPath, logs.WriterOptions{})
 	if err != nil {
 		return err
@@ -254,7 +220,7 @@ func (d *Driver) Signal(_ context.Context, id string, signal int) (bool, error) 
 	if err != nil {
 		return false, err
 	}
-	if x.state.Started.IsZero() || x.ended() {
+	if x.state.Started.IsZero() || x.over {
 		return false, nil
 	}
 	if signal == sigkill || (signal == sigterm && !x.program.IgnoreTerm) {
@@ -270,7 +236,7 @@ func (d *Driver) end(x *box, signal int32) error {
 		x.state.Ended, x.state.Signal = time.Time{}, 0
 		return fmt.Errorf("end sandbox %s: %w", x.state.Info.ID, err)
 	}
-	x.close()
+	d.finish(x)
 	return nil
 }
 
@@ -282,7 +248,7 @@ func (d *Driver) Kill(_ context.Context, id string) (bool, error) {
 	if x == nil || x.state.Started.IsZero() {
 		return false, nil
 	}
-	running := !x.ended()
+	running := !x.over
 	leftover := running || x.program.Leftover && !x.state.Killed
 	if !leftover {
 		return false, nil
@@ -303,23 +269,43 @@ func (d *Driver) Kill(_ context.Context, id string) (bool, error) {
 
 // Wait waits for the program's end.
 func (d *Driver) Wait(ctx context.Context, id string) (sandbox.Exit, error) {
-	d.mu.Lock()
-	x, err := d.find(id)
-	d.mu.Unlock()
-	if err != nil {
-		return sandbox.Exit{}, err
+	type answer struct {
+		exit sandbox.Exit
+		err  error
 	}
+	answers := make(chan answer, 1)
+	stop := d.await(id, func(exit sandbox.Exit, err error) { answers <- answer{exit, err} })
+	defer stop()
 	select {
-	case <-x.done:
+	case a := <-answers:
+		return a.exit, a.err
 	case <-ctx.Done():
 		return sandbox.Exit{}, records.Errorf(records.ClassDeadline, "wait for sandbox %s: %w", id, ctx.Err())
 	}
+}
+
+// WaitThen calls then with what Wait would return.
+func (d *Driver) WaitThen(id string, then func(sandbox.Exit, error)) { d.await(id, then) }
+
+func (d *Driver) await(id string, then func(sandbox.Exit, error)) (stop func()) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.closed || d.boxes[id] != x {
-		return sandbox.Exit{}, records.Errorf(records.ClassUnavailable, "wait for sandbox %s: it or the driver went", id)
+	x, err := d.find(id)
+	if err != nil {
+		then(sandbox.Exit{}, err)
+		return func() {}
 	}
-	return x.exit(), nil
+	w := &waiter{then: then}
+	if x.over || d.closed {
+		d.tell(x, w)
+		return func() {}
+	}
+	x.waiters = append(x.waiters, w)
+	return func() {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		x.waiters = slices.DeleteFunc(x.waiters, func(other *waiter) bool { return other == w })
+	}
 }
 
 func (x *box) exit() sandbox.Exit {
@@ -333,7 +319,28 @@ func (x *box) exit() sandbox.Exit {
 		code = 128 + e.Signal
 	}
 	e.Code = &code
+	// Nothing is left of a program that was not programmed to leave something.
+	if !x.program.Leftover && !x.state.Killed && x.endLog() == nil {
+		e.Settled, e.LogComplete = true, true
+	}
 	return e
+}
+
+// endLog writes the log's end mark, once.
+func (x *box) endLog() error {
+	if x.logEnded {
+		return nil
+	}
+	w, err := logs.Create(x.state.LogPath, logs.WriterOptions{})
+	if err != nil {
+		return err
+	}
+	defer w.Close()
+	if !w.End(true) {
+		return errors.New("the log has no end")
+	}
+	x.logEnded = true
+	return nil
 }
 
 // Flush writes the log's end mark.
@@ -344,12 +351,10 @@ func (d *Driver) Flush(_ context.Context, id string) (bool, error) {
 	if x == nil || x.state.Started.IsZero() {
 		return true, nil
 	}
-	w, err := logs.Create(x.state.LogPath, logs.WriterOptions{})
-	if err != nil {
+	if err := x.endLog(); err != nil {
 		return false, fmt.Errorf("flush sandbox %s: %w", id, err)
 	}
-	defer w.Close()
-	return w.End(true), nil
+	return true, nil
 }
 
 // Remove forgets the sandbox.
@@ -360,11 +365,10 @@ func (d *Driver) Remove(_ context.Context, id string) error {
 	if x == nil {
 		return nil
 	}
-	if err := os.Remove(d.path(id)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if err := d.forget(x); err != nil {
 		return fmt.Errorf("remove sandbox %s: %w", id, err)
 	}
-	delete(d.boxes, id)
-	x.close()
+	d.finish(x)
 	return nil
 }
 
@@ -374,16 +378,7 @@ func (d *Driver) List(context.Context) ([]sandbox.Info, error) {
 	defer d.mu.Unlock()
 	infos := make([]sandbox.Info, 0, len(d.boxes))
 	for _, x := range d.boxes {
-		info := x.state.Info
-		switch {
-		case x.state.Started.IsZero():
-			info.State = sandbox.StateCreated
-		case x.ended():
-			info.State = sandbox.StateExited
-		default:
-			info.State = sandbox.StateRunning
-		}
-		infos = append(infos, info)
+		infos = append(infos, x.info())
 	}
 	slices.SortFunc(infos, func(a, b sandbox.Info) int { return strings.Compare(a.ID, b.ID) })
 	return infos, nil
@@ -395,10 +390,7 @@ func (d *Driver) Close() error {
 	defer d.mu.Unlock()
 	d.closed = true
 	for _, x := range d.boxes {
-		if x.timer != nil {
-			x.timer.Stop()
-		}
-		x.close()
+		d.finish(x)
 	}
-	return nil
+	return d.file.close()
 }
