@@ -51,8 +51,12 @@ generate: ## Write the generated code anew
 	gofmt -w messages
 
 .PHONY: bench
-bench: packages build ## Measure against the bars of docs/benchmarks.md
-	go run ./simulation/bench
+bench: packages build ## Measure against the bars of docs/benchmarks.md (BENCH="-short -only exit,process -o json")
+	go run ./simulation/bench $(BENCH)
+
+.PHONY: bench-compare
+bench-compare: ## Compare the speed of this tree with a revision: BASE=main
+	scripts/bench-compare $(BASE)
 
 .PHONY: simulate
 simulate: ## Run the simulated clusters of SEEDS (1..2000) and judge them

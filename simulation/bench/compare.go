@@ -26,7 +26,7 @@ type comparison struct {
 
 // sample is what one round of one daemon showed.
 type sample struct {
-	median, p99 time.Duration
+	median, p99 float64
 	rate, cpu   map[int]float64
 	nullRate    float64
 	nullCPU     float64
@@ -35,6 +35,18 @@ type sample struct {
 
 // compareSubmitters are the numbers of submitters that a comparison tries.
 var compareSubmitters = []int{8, 32}
+
+// compare measures what the flags ask for.
+func (c comparison) compare(ctx context.Context, driver string) error {
+	if c.pairs == 0 {
+		return c.run(ctx)
+	}
+	spec, ok := specs[driver]
+	if !ok {
+		return fmt.Errorf("-driver %q: must be process or null", driver)
+	}
+	return c.runPairs(ctx, spec)
+}
 
 func (c comparison) run(ctx context.Context) error {
 	table := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', 0)
@@ -45,7 +57,7 @@ func (c comparison) run(ctx context.Context) error {
 			if err != nil {
 				return errors.Join(fmt.Errorf("%s: %w", side.name, err), table.Flush())
 			}
-			fmt.Fprintf(table, "%d\t%s\t%s\t%s\t%.0f\t%.2f\t%.0f\t%.2f\t%.0f\t%.2f\t%s\n", round+1, side.name, ms(s.median), ms(s.p99),
+			fmt.Fprintf(table, "%d\t%s\t%.1f ms\t%.1f ms\t%.0f\t%.2f\t%.0f\t%.2f\t%.0f\t%.2f\t%s\n", round+1, side.name, s.median, s.p99,
 				s.rate[8], s.cpu[8], s.rate[32], s.cpu[32], s.nullRate, s.nullCPU, s.load)
 			if err := table.Flush(); err != nil {
 				return err
@@ -62,16 +74,12 @@ func (c comparison) sample(ctx context.Context, binary string) (s sample, err er
 		return s, err
 	}
 	defer func() { err = errors.Join(err, d.stop()) }()
-	load, err := os.ReadFile("/proc/loadavg")
+	s.load = load()
+	seen, err := exitDelays(ctx, d, full.watched, full.watchedMax)
 	if err != nil {
 		return s, err
 	}
-	s.load, _, _ = strings.Cut(string(load), " ")
-	seen, err := exitDelays(ctx, d)
-	if err != nil {
-		return s, err
-	}
-	s.median, s.p99 = percentile(seen.all(), 50), percentile(seen.all(), 99)
+	s.median, s.p99 = quantile(seen.all(), 50), quantile(seen.all(), 99)
 	for _, submitters := range compareSubmitters {
 		if s.rate[submitters], s.cpu[submitters], err = c.through(ctx, d, submitters, truth); err != nil {
 			return s, err

@@ -10,64 +10,75 @@ import (
 	"time"
 )
 
-// ctrPairs is how often errand run and ctr run alternate.
-const ctrPairs = 30
-
 // againstCtr compares `errand run` with `ctr run --rm` of the same image and
 // command on the same containerd, from exec to exit.
-func againstCtr(ctx context.Context) ([]row, error) {
-	const what = "errand run against ctr run --rm"
+func againstCtr(ctx context.Context, s sizes) ([]row, error) {
+	r := row{What: "errand run against ctr run --rm", Unit: "x", Bar: atMost(0.9)}
 	if _, err := exec.LookPath("ctr"); err != nil {
-		return []row{{what: what, measured: "not measured", note: "ctr is not installed"}}, nil
+		r.Note = "ctr is not installed"
+		return []row{r}, nil
 	}
 	d, err := startDaemon(ctx, "--drivers", "containerd", "--containerd", "private")
 	if err != nil {
-		return []row{{what: what, measured: "not measured", note: err.Error()}}, nil
+		r.Note = err.Error()
+		return []row{r}, nil
 	}
-	r, err := alternate(ctx, d)
-	r.what = what
+	err = d.alternate(ctx, s.pairs, &r)
 	return []row{r}, errors.Join(err, d.stop())
 }
 
-func alternate(ctx context.Context, d *benchDaemon) (row, error) {
-	image := filepath.Join(d.dir, "busybox.tar")
-	socket := filepath.Join(d.dir, "data", "containerd", "containerd.sock")
-	ctr := func(args ...string) []string {
-		return append([]string{"ctr", "--address", socket, "--namespace", "errand-bench"}, args...)
-	}
-	errand := func(args ...string) []string { return append([]string{"bin/errand", "--address", d.Address}, args...) }
-	for _, command := range [][]string{
-		{"go", "run", "./nodes/sandbox/containerd/images/busyboxtar", image},
-		errand("image", "import", image),
-		ctr("images", "import", image),
-	} {
+// busybox is the image that containers are made of.
+const busybox = "docker.io/library/busybox:latest"
+
+// containerdSocket is that of the daemon's own containerd.
+func (d *benchDaemon) containerdSocket() string {
+	return filepath.Join(d.dir, "data", "containerd", "containerd.sock")
+}
+
+func (d *benchDaemon) errand(args ...string) []string {
+	return append([]string{"bin/errand", "--address", d.Address}, args...)
+}
+
+// importBusybox imports the image for Errand and returns its archive.
+func (d *benchDaemon) importBusybox(ctx context.Context) (string, error) {
+	archive := filepath.Join(d.dir, "busybox.tar")
+	for _, command := range [][]string{{"go", "run", "./nodes/sandbox/containerd/images/busyboxtar", archive}, d.errand("image", "import", archive)} {
 		if _, err := timed(ctx, command); err != nil {
-			return row{}, err
+			return "", err
 		}
 	}
-	const name = "docker.io/library/busybox:latest"
-	var ours, theirs []time.Duration
-	var ratios []float64
-	for i := range ctrPairs + 2 {
-		a, err := timed(ctx, errand("run", "busybox", "--", "/bin/true"))
+	return archive, nil
+}
+
+// alternate fills the row with the ratios of pairs.
+func (d *benchDaemon) alternate(ctx context.Context, pairs int, r *row) error {
+	archive, err := d.importBusybox(ctx)
+	if err != nil {
+		return err
+	}
+	ctr := func(args ...string) []string {
+		return append([]string{"ctr", "--address", d.containerdSocket(), "--namespace", "errand-bench"}, args...)
+	}
+	if _, err := timed(ctx, ctr("images", "import", archive)); err != nil {
+		return err
+	}
+	var ours, theirs []float64
+	for i := range pairs + 2 {
+		a, err := timed(ctx, d.errand("run", "busybox", "--", "/bin/true"))
 		if err != nil {
-			return row{}, err
+			return err
 		}
-		b, err := timed(ctx, ctr("run", "--rm", name, fmt.Sprintf("bench-%d", i), "/bin/true"))
+		b, err := timed(ctx, ctr("run", "--rm", busybox, fmt.Sprintf("bench-%d", i), "/bin/true"))
 		if err != nil {
-			return row{}, err
+			return err
 		}
 		if i >= 2 { // the first pairs warm caches on both sides
-			ours, theirs = append(ours, a), append(theirs, b)
-			ratios = append(ratios, a.Seconds()/b.Seconds())
+			ours, theirs = append(ours, milliseconds(a)), append(theirs, milliseconds(b))
+			r.Values = append(r.Values, a.Seconds()/b.Seconds())
 		}
 	}
-	ratio := percentile(ours, 50).Seconds() / percentile(theirs, 50).Seconds()
-	low, high := spread(ratios)
-	return row{
-		measured: fmt.Sprintf("%.2fx", ratio), bar: "<= 0.90x", pass: ratio <= 0.9,
-		note: fmt.Sprintf("medians of %d pairs: %s against %s; ratio of pairs %.2f to %.2f (p10, p90)", ctrPairs, ms(percentile(ours, 50)), ms(percentile(theirs, 50)), low, high),
-	}, nil
+	r.Note = fmt.Sprintf("%d pairs; medians %.1f ms against %.1f ms", pairs, median(ours), median(theirs))
+	return nil
 }
 
 // timed runs a command and returns how long it took.

@@ -15,7 +15,7 @@ import (
 // benchDaemon is a daemon with a folder of its own.
 type benchDaemon struct {
 	*daemon.Daemon
-	dir string
+	dir, binary string
 }
 
 func startDaemon(ctx context.Context, flags ...string) (*benchDaemon, error) {
@@ -27,14 +27,27 @@ func startBinary(ctx context.Context, binary string, flags ...string) (*benchDae
 	if err != nil {
 		return nil, err
 	}
-	d, err := daemon.Start(ctx, daemon.Options{
-		Binary: binary, Data: filepath.Join(dir, "data"), Stderr: os.Stderr,
-		Flags: append([]string{"--dev", "--log-level", "warn"}, flags...),
-	})
-	if err != nil {
+	d := &benchDaemon{dir: dir, binary: binary}
+	if err := d.start(ctx, flags...); err != nil {
 		return nil, errors.Join(err, os.RemoveAll(dir))
 	}
-	return &benchDaemon{Daemon: d, dir: dir}, nil
+	return d, nil
+}
+
+func (d *benchDaemon) start(ctx context.Context, flags ...string) (err error) {
+	d.Daemon, err = daemon.Start(ctx, daemon.Options{
+		Binary: d.binary, Data: filepath.Join(d.dir, "data"), Stderr: os.Stderr,
+		Flags: append([]string{"--dev", "--log-level", "error"}, flags...),
+	})
+	return err
+}
+
+// again stops the daemon and starts it on what it has left.
+func (d *benchDaemon) again(ctx context.Context, flags ...string) error {
+	if err := d.Stop(); err != nil {
+		return err
+	}
+	return d.start(ctx, flags...)
 }
 
 // stop ends the daemon and removes what it left.

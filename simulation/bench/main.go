@@ -10,121 +10,138 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
-	"runtime"
 	"slices"
 	"strings"
 	"syscall"
-	"text/tabwriter"
 	"time"
 )
 
-// row is one line of the table.
-type row struct {
-	what     string
-	measured string
-	bar      string
-	pass     bool
-	// note explains a row that is not measured, or how it was.
-	note string
+// benchDeadline bounds the whole program.
+const benchDeadline = 30 * time.Minute
+
+// sizes say how much is measured.
+type sizes struct {
+	// rounds is how often a rate is measured; between two of ours comes one of the peer's.
+	rounds int
+	// slice is how long one round of a rate takes.
+	slice time.Duration
+	// starts is how often a daemon is started; idle how long one has nothing to do
+	// before its memory is read.
+	starts int
+	idle   time.Duration
+	// watched is how many ends a watcher must have seen while the host was calm, watchedMax
+	// after how many it gives up.
+	watched, watchedMax int
+	// pairs is how often errand run and ctr run alternate.
+	pairs int
+	// live is how many runs one node holds.
+	live int
 }
 
-// benchDeadline bounds the whole program.
-const benchDeadline = 15 * time.Minute
+var (
+	full  = sizes{rounds: 5, slice: 4 * time.Second, starts: 5, idle: 5 * time.Second, watched: 200, watchedMax: 1000, pairs: 30, live: 100_000}
+	quick = sizes{rounds: 2, slice: time.Second, starts: 2, idle: time.Second, watched: 20, watchedMax: 100, pairs: 5, live: 5_000}
+)
+
+// bench is one part of the table.
+type bench struct {
+	name    string
+	measure func(context.Context, sizes) ([]row, error)
+}
+
+// benches are the parts of the table, in its order.
+var benches = []bench{
+	{"start", startAndIdle},
+	{"exit", exitToWatcher},
+	{"lifecycles", lifecycles},
+	{"process", processDriver},
+	{"containers", containers},
+	{"ctr", againstCtr},
+	{"live", liveRuns},
+	{"simulation", simulated},
+}
+
+func names() string {
+	var all []string
+	for _, b := range benches {
+		all = append(all, b.name)
+	}
+	return strings.Join(all, ", ")
+}
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	ctx, cancel := context.WithTimeout(ctx, benchDeadline)
-	var c comparison
-	flag.StringVar(&c.base, "base", "", "an errand-node to compare with, in turn")
-	flag.StringVar(&c.node, "node", "bin/errand-node", "the errand-node that is compared")
-	flag.IntVar(&c.rounds, "rounds", 3, "how often each is measured in a comparison")
-	flag.IntVar(&c.runs, "runs", 1500, "how many runs of each kind a round of a comparison has")
-	flag.IntVar(&c.pairs, "pairs", 0, "compare the CPU of so many pairs of batches instead, both daemons being up")
-	only := flag.String("only", "", "measure these rows only: start, exit, process, null, ctr, separated by commas")
-	flag.Parse()
-	var rows []row
-	var err error
-	switch {
-	case c.base != "" && c.pairs > 0:
-		err = c.runPairs(ctx)
-	case c.base != "":
-		err = c.run(ctx)
-	default:
-		rows, err = measure(ctx, *only)
-	}
+	err := execute(ctx)
 	cancel()
 	stop()
-	if c.base == "" {
-		print(rows)
-	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "bench:", err)
 		os.Exit(1)
 	}
 }
 
-// bench is one part of the table.
-type bench struct {
-	name    string
-	measure func(context.Context) ([]row, error)
-}
-
-// benches are the parts of the table, in its order.
-var benches = []bench{
-	{"start", startAndIdle}, {"exit", exitToWatcher}, {"process", processDriver}, {"null", nullDriver}, {"ctr", againstCtr},
+func execute(ctx context.Context) error {
+	var c comparison
+	flag.StringVar(&c.base, "base", "", "compare with this errand-node, in turn, instead of printing the table")
+	flag.StringVar(&c.node, "node", "bin/errand-node", "the errand-node that is compared")
+	flag.IntVar(&c.rounds, "rounds", 0, "how often each is measured (0: as -short says)")
+	flag.IntVar(&c.runs, "runs", 1500, "how many runs of each kind a round of a comparison has")
+	flag.IntVar(&c.pairs, "pairs", 0, "compare the CPU of so many pairs of batches instead, both daemons being up")
+	driver := flag.String("driver", "process", "the driver of those batches")
+	short := flag.Bool("short", false, "measure less of everything: a quick look, not for the record")
+	only := flag.String("only", "", "measure these only, separated by commas: "+names())
+	live := flag.Int("live", 0, "how many runs one node holds (0: as -short says)")
+	output := flag.String("o", "table", "table or json")
+	flag.Parse()
+	if c.base != "" {
+		if c.rounds == 0 {
+			c.rounds = 3
+		}
+		return c.compare(ctx, *driver)
+	}
+	s := full
+	if *short {
+		s = quick
+	}
+	if c.rounds > 0 {
+		s.rounds = c.rounds
+	}
+	if *live > 0 {
+		s.live = *live
+	}
+	if *output != "table" && *output != "json" {
+		return fmt.Errorf("-o %q: must be table or json", *output)
+	}
+	rows, err := measure(ctx, *only, s)
+	if printErr := printRows(os.Stdout, *output, rows); printErr != nil {
+		return printErr
+	}
+	return err
 }
 
 // measure runs the benches, or only those that are named, and returns the rows it
 // got to.
-func measure(ctx context.Context, only string) ([]row, error) {
-	names := strings.Split(only, ",")
-	for _, name := range names {
+func measure(ctx context.Context, only string, s sizes) ([]row, error) {
+	wanted := strings.Split(only, ",")
+	for _, name := range wanted {
 		if only != "" && !slices.ContainsFunc(benches, func(b bench) bool { return b.name == name }) {
-			return nil, fmt.Errorf("no rows are called %q", name)
+			return nil, fmt.Errorf("no rows are called %q: there are %s", name, names())
 		}
 	}
 	var rows []row
 	for _, b := range benches {
-		if only != "" && !slices.Contains(names, b.name) {
+		if only != "" && !slices.Contains(wanted, b.name) {
 			continue
 		}
-		more, err := b.measure(ctx)
+		more, err := b.measure(ctx, s)
+		for i := range more {
+			more[i].Bench = b.name
+		}
 		rows = append(rows, more...)
 		if err != nil {
-			return rows, err
+			return rows, fmt.Errorf("%s: %w", b.name, err)
 		}
 	}
 	return rows, nil
-}
-
-func print(rows []row) {
-	fmt.Printf("%s, %d cores, %s\n\n", cpuModel(), runtime.NumCPU(), runtime.Version())
-	table := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(table, "WHAT\tMEASURED\tBAR\tRESULT\tNOTE")
-	for _, r := range rows {
-		verdict := "pass"
-		switch {
-		case r.bar == "":
-			verdict = "-"
-		case !r.pass:
-			verdict = "short"
-		}
-		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\n", r.what, r.measured, r.bar, verdict, r.note)
-	}
-	if err := table.Flush(); err != nil {
-		fmt.Fprintln(os.Stderr, "bench:", err)
-	}
-}
-
-func cpuModel() string {
-	text, err := os.ReadFile("/proc/cpuinfo")
-	if err != nil {
-		return runtime.GOARCH
-	}
-	for line := range strings.Lines(string(text)) {
-		if name, value, ok := strings.Cut(line, ":"); ok && strings.TrimSpace(name) == "model name" {
-			return strings.TrimSpace(value)
-		}
-	}
-	return runtime.GOARCH
 }

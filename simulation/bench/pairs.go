@@ -4,19 +4,23 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
+
+	errandv1 "github.com/errand-run/errand/messages/errand/v1"
 )
 
-// pairSubmitters is how many submit at a time while pairs are measured.
-const pairSubmitters = 8
+// specs are what pairs of batches may be of.
+var specs = map[string]*errandv1.RunSpec{"process": truth, "null": nothing}
 
-// runPairs has both daemons up at once and gives them small batches of `true` in turn.
+// pairSubmitters is how many submit at a time while pairs are measured.
+var pairSubmitters = map[*errandv1.RunSpec]int{truth: 8, nothing: 64}
+
+// runPairs has both daemons up at once and gives them small batches of runs in turn.
 // What else the machine does changes slower than that, so the differences within the
 // pairs show what the rounds of a comparison can not.
-func (c comparison) runPairs(ctx context.Context) (err error) {
+func (c comparison) runPairs(ctx context.Context, spec *errandv1.RunSpec) (err error) {
 	var sides [2]*benchDaemon
 	for i, binary := range []string{c.base, c.node} {
-		if sides[i], err = startBinary(ctx, binary, "--drivers", "process"); err != nil {
+		if sides[i], err = startBinary(ctx, binary, "--drivers", "process,null"); err != nil {
 			break
 		}
 		defer func() { err = errors.Join(err, sides[i].stop()) }()
@@ -31,7 +35,7 @@ func (c comparison) runPairs(ctx context.Context) (err error) {
 		for turn := range 2 {
 			// Who comes second finds the caches and the disk as the first has left them.
 			side := (turn + pair) % 2
-			if _, cpu[side], err = c.through(ctx, sides[side], pairSubmitters, truth); err != nil {
+			if _, cpu[side], err = c.through(ctx, sides[side], pairSubmitters[spec], spec); err != nil {
 				return err
 			}
 		}
@@ -45,13 +49,4 @@ func (c comparison) runPairs(ctx context.Context) (err error) {
 		c.pairs, c.runs, quantile(spent[0], 50), quantile(spent[1], 50),
 		quantile(differences, 25), quantile(differences, 50), quantile(differences, 75))
 	return nil
-}
-
-// quantile returns the value below which so many percent of the values lie.
-func quantile(values []float64, percent int) float64 {
-	if len(values) == 0 {
-		return 0
-	}
-	sorted := slices.Sorted(slices.Values(values))
-	return sorted[min(len(sorted)*percent/100, len(sorted)-1)]
 }
