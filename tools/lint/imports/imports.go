@@ -40,6 +40,9 @@ var homes = []home{
 	{"go.uber.org/fx", []string{"boot", "cmd", "examples"}, "write a constructor and wire it in boot"},
 }
 
+// peers compare us with the plain use of a library, so they use it plainly.
+var peers = []string{"simulation/bench"}
+
 // adapters may be imported by who assembles a process, and not by each other.
 var adapters = []string{
 	"nodes/clock", "nodes/journal", "nodes/pool",
@@ -86,7 +89,7 @@ func check(folder, path string) string {
 		return checkOwn(folder, target)
 	}
 	for _, h := range homes {
-		if within(path, h.library) && !withinAny(folder, h.folders) {
+		if within(path, h.library) && !withinAny(folder, h.folders) && !withinAny(folder, peers) {
 			return h.library + " may be imported only in " + strings.Join(h.folders, ", ") + ": " + h.instead
 		}
 	}
