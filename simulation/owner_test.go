@@ -1,6 +1,7 @@
 package simulation_test
 
 import (
+	"fmt"
 	"cmp"
 	"slices"
 	"strconv"
@@ -94,7 +95,7 @@ func TestOwnerThatGetsNowhereBlocksNothing(t *testing.T) {
 					}
 				}
 			},
-		})
+		}, fmt.Sprintf("--seed %d --nodes 3 --hours 0.05 --faults none", seed))
 		if refused == 0 || ended == 0 {
 			t.Errorf("seed %d: %d were refused, %d have ended", seed, refused, ended)
 		}

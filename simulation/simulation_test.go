@@ -4,6 +4,7 @@ package simulation_test
 
 import (
 	"flag"
+	"fmt"
 	"os"
 	"path/filepath"
 	"testing"
@@ -19,7 +20,8 @@ var (
 	seeds = flag.Uint64("seeds", 40, "how many seeds to execute")
 )
 
-func execute(t *testing.T, p plan.Plan, setup world.Setup) {
+// execute carries a plan out, which arguments of simulate show again.
+func execute(t *testing.T, p plan.Plan, setup world.Setup, arguments string) {
 	t.Helper()
 	r := world.Execute(p, setup)
 	if r.Verdict() == world.Passed {
@@ -29,7 +31,7 @@ func execute(t *testing.T, p plan.Plan, setup world.Setup) {
 	for _, v := range r.Violations {
 		t.Errorf("%s", v)
 	}
-	t.Errorf("replay: go run ./cmd/simulate --seed %d --trace", p.Seed)
+	t.Errorf("replay: go run ./cmd/simulate %s --trace", arguments)
 }
 
 func TestSeed(t *testing.T) {
@@ -37,7 +39,7 @@ func TestSeed(t *testing.T) {
 		t.Skip("only with -seed K")
 	}
 	lines := report.NewText(os.Stdout, report.Filter{})
-	execute(t, plan.Draw(uint64(*seed), plan.Wanted{}), world.Setup{Turns: true, Logs: true, Observe: lines.Observe})
+	execute(t, plan.Draw(uint64(*seed), plan.Wanted{}), world.Setup{Turns: true, Logs: true, Observe: lines.Observe}, fmt.Sprintf("--seed %d", *seed))
 }
 
 func TestSeeds(t *testing.T) {
@@ -45,7 +47,7 @@ func TestSeeds(t *testing.T) {
 		t.Skip("with -seed K only that one")
 	}
 	for s := uint64(1); s <= *seeds; s++ {
-		execute(t, plan.Draw(s, plan.Wanted{}), world.Setup{})
+		execute(t, plan.Draw(s, plan.Wanted{}), world.Setup{}, fmt.Sprintf("--seed %d", s))
 	}
 }
 
@@ -65,7 +67,7 @@ func TestRegressions(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			execute(t, p, world.Setup{Observe: func(history.Event) {}})
+			execute(t, p, world.Setup{Observe: func(history.Event) {}}, "--plan simulation/"+file)
 		})
 	}
 }

@@ -9,12 +9,8 @@ import (
 	"strings"
 	"testing"
 
-	"go.uber.org/goleak"
-
 	"github.com/errand-run/errand/simulation/plan"
 )
-
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // run executes a command line in a folder of its own.
 func run(t *testing.T, args ...string) (code int, out, errors string) {

@@ -3,6 +3,7 @@ package cli
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"os"
 	"path/filepath"
 	"slices"
@@ -122,6 +123,30 @@ func TestFolderAloneShowsTheFailureAgain(t *testing.T) {
 	code, out := runWith(t, world.Setup{}, strings.Fields(want)[2:]...)
 	if code != ExitViolated || !strings.Contains(out, lines[0]) || !strings.Contains(out, "submit mine: ok") {
 		t.Errorf("exit %d, want %s\n%s", code, lines[0], out)
+	}
+}
+
+func TestTraceInJSONIsReadByToolsWhateverIsFound(t *testing.T) {
+	t.Chdir(t.TempDir())
+	for code, args := range map[int][]string{ExitPassed: nil, ExitViolated: {"--canary"}} {
+		var stdout, stderr bytes.Buffer
+		args = append([]string{"--seed", "1", "--nodes", "1", "--hours", "0.01", "--json"}, args...)
+		if got := Execute(t.Context(), args, &stdout, &stderr); got != code {
+			t.Errorf("exit %d, want %d", got, code)
+		}
+		var last struct {
+			Kind       string
+			Exit       int
+			Violations []struct{ Guarantee string }
+		}
+		for line := range bytes.Lines(stdout.Bytes()) {
+			if err := json.Unmarshal(line, &last); err != nil {
+				t.Fatalf("%v in %s", err, line)
+			}
+		}
+		if last.Kind != "result" || last.Exit != code || len(last.Violations) != code || strings.Contains(stderr.String(), "FAILED") != (code != 0) {
+			t.Errorf("%v ends with %+v\n%s", args, last, stderr.String())
+		}
 	}
 }
 

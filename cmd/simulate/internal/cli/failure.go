@@ -27,6 +27,9 @@ const (
 // folder with all that there is to know.
 func (a *app) explain(r world.Result, second *world.Result) {
 	out := a.stdout
+	if a.json {
+		out = a.stderr // what tools read goes on
+	}
 	fmt.Fprintf(out, "\nFAILED %s\n", r)
 	if second != nil {
 		fmt.Fprintf(out, "  a second execution was another one: hash %016x, %d steps, %d events\n", second.Hash, second.Steps, second.Events)

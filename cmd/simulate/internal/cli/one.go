@@ -40,6 +40,11 @@ func (a *app) one(ctx context.Context, p plan.Plan) error {
 			second, code = &again, ExitNondeterministic
 		}
 	}
+	if a.json {
+		if err := writeVerdict(a.stdout, result, code); err != nil {
+			return fmt.Errorf("write the trace: %w", err)
+		}
+	}
 	switch {
 	case code != ExitPassed:
 		a.explain(result, second)
