@@ -1,8 +1,8 @@
 package simulation_test
 
 import (
-	"fmt"
 	"cmp"
+	"fmt"
 	"slices"
 	"strconv"
 	"strings"

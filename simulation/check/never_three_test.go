@@ -41,8 +41,8 @@ func TestCheckerOfTheDocument(t *testing.T) {
 		set := check.New(check.Config{More: []check.Checker{neverThree{}}})
 		for i := range commands {
 			set.Observe(history.Event{
-				Kind: history.KindCommand, Node: "n1", Run: "r.app.one", Attempt: int32(i + 1), Placement: 1, //nolint:gosec // three at most
-				Detail: history.Command{Started: true, Sandbox: string(rune('a' + i)), Token: uint64(i + 1)}, //nolint:gosec // not negative
+				Kind: history.KindCommand, Node: "n1", Run: "r.app.one", Attempt: int32(i + 1), Placement: 1,
+				Detail: history.Command{Started: true, Sandbox: string(rune('a' + i)), Token: uint64(i + 1)},
 			})
 		}
 		found := 0

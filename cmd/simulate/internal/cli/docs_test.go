@@ -33,7 +33,7 @@ func bash(t *testing.T, folder, script string) (output string, err error) {
 	}
 	bin := t.TempDir()
 	wrapper := "#!/bin/sh\nexec env " + asCommand + "=1 " + shellLine([]string{binary}) + ` "$@"` + "\n"
-	if err := os.WriteFile(filepath.Join(bin, "simulate"), []byte(wrapper), 0o700); err != nil { //nolint:gosec // it is run
+	if err := os.WriteFile(filepath.Join(bin, "simulate"), []byte(wrapper), 0o700); err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
