@@ -102,6 +102,14 @@ type Nodes interface {
 	Alive() []string
 }
 
+// Peers compares this node's wall clock with those of the others.
+type Peers interface {
+	// Lead is by how much the wall clock of a reading is ahead of the middle of the clocks
+	// of all nodes that seem to be there, this one's among them (pace.Lead); negative for
+	// one that is behind. It does not block.
+	Lead(now Instant) time.Duration
+}
+
 // Rand draws the values that must not be guessed or collide: start tokens, jitter.
 type Rand interface {
 	Uint64() uint64

@@ -47,8 +47,10 @@ type Node struct {
 	host      *host.Host
 	directory *activation.Directory
 	view      *ranking.Tracker
-	uuid      string
-	status    atomic.Pointer[Status]
+	// clock is nil unless somebody compares it with those of others.
+	clock  *comparedClock
+	uuid   string
+	status atomic.Pointer[Status]
 
 	incarnations atomic.Uint32
 
@@ -86,7 +88,12 @@ func New(ports Ports, config Config) (*Node, error) {
 	if ports.Nodes == nil {
 		ports.Nodes = onlyNode(config.ID)
 	}
-	n := &Node{ports: ports, config: config, uuid: config.UUID, changed: make(chan struct{})}
+	n := &Node{config: config, uuid: config.UUID, changed: make(chan struct{})}
+	if ports.Peers != nil {
+		n.clock = &comparedClock{Clock: ports.Clock, peers: ports.Peers}
+		ports.Clock = n.clock
+	}
+	n.ports = ports
 	if n.uuid == "" {
 		n.uuid = NewUUID(ports.Rand)
 	}
@@ -336,7 +343,13 @@ func (n *Node) AskThen(kind, identity string, message proto.Message, then func(p
 func (n *Node) Receive(from string, packet *actorv1.Packet) { n.directory.Receive(from, packet) }
 
 // Status is the latest reading of the node.
-func (n *Node) Status() Status { return *n.status.Load() }
+func (n *Node) Status() Status {
+	status := *n.status.Load()
+	if lead := n.clock.astray(); lead != 0 && status.Trouble == "" {
+		status.Trouble = astrayText(lead)
+	}
+	return status
+}
 
 // Activations returns how many actors of each kind are active.
 func (n *Node) Activations() map[string]int { return n.directory.Activations() }

@@ -21,6 +21,9 @@ type Ports struct {
 	Fence  Fence
 	// Nodes is the presence view; nil means that this node is all there is.
 	Nodes actors.Nodes
+	// Peers compares the wall clocks of the nodes; nil means that nobody does: then a clock
+	// that keeps pace is trusted however wrong it is.
+	Peers actors.Peers
 	// Transport reaches the directories of other nodes; nil means that there are
 	// none.
 	Transport activation.Transport

@@ -2,7 +2,10 @@
 // with boottime. It is pure, so that a simulated clock is judged as a real one.
 package pace
 
-import "time"
+import (
+	"slices"
+	"time"
+)
 
 const (
 	// SampleInterval is how often the wall is to be looked at when nobody asks, so that
@@ -17,6 +20,28 @@ const (
 	healthSlots = 12
 	slotLength  = healthWindow / healthSlots
 )
+
+// LeadMax is by how much a wall clock may differ from the middle of all and be trusted:
+// more than NTP leaves, and more than what a comparison by messages is wrong by.
+const LeadMax = 10 * time.Second
+
+// Lead is by how much a clock is ahead of the middle of all, itself among them, where
+// each is given by its offset from any one clock; negative when it is behind. Between
+// the two in the middle of an even number nobody knows who is right, so whatever lies
+// there is not ahead, and of two clocks neither is.
+func Lead(own time.Duration, others []time.Duration) time.Duration {
+	all := append(slices.Clone(others), own)
+	slices.Sort(all)
+	low, high := all[(len(all)-1)/2], all[len(all)/2]
+	switch {
+	case own > high:
+		return own - high
+	case own < low:
+		return own - low
+	default:
+		return 0
+	}
+}
 
 // Health watches how the wall moves against boottime. The zero value has seen nothing.
 // It belongs to one goroutine.

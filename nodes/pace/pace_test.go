@@ -55,3 +55,31 @@ func TestHealth(t *testing.T) {
 		})
 	}
 }
+
+func TestLead(t *testing.T) {
+	const s, day = time.Second, 24 * time.Hour
+	for _, test := range []struct {
+		name   string
+		own    time.Duration
+		others []time.Duration
+		want   time.Duration
+	}{
+		{"alone", day, nil, 0},
+		{"of two nobody knows", day, []time.Duration{0}, 0},
+		{"of three one is ahead", day, []time.Duration{0, s}, day - s},
+		{"of three one is behind", -day, []time.Duration{s, 0}, -day},
+		{"a good one beside one that is ahead", 0, []time.Duration{day, s}, -s},
+		{"a good one beside one that is behind", s, []time.Duration{-day, 0}, s},
+		{"in the middle of three", s, []time.Duration{day, 0}, 0},
+		{"of four one is ahead", day, []time.Duration{0, s, -s}, day - s},
+		{"two of four are ahead alike", day, []time.Duration{0, day, 0}, 0},
+		{"two of five are ahead alike", day, []time.Duration{0, day, 0, 0}, day},
+		{"most are wrong", 0, []time.Duration{day, day}, -day},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			if got := Lead(test.own, test.others); got != test.want {
+				t.Errorf("ahead by %v, want %v", got, test.want)
+			}
+		})
+	}
+}

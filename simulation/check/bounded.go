@@ -68,7 +68,7 @@ func (g9Bounded) waits(l *Ledger, r *Run, calmSince time.Duration, report func(F
 	// A run whose attempt waits may be held by its node for as long as a stop takes.
 	bound := milli(spec.GetStartDeadlineMs()+spec.GetStopGraceMs()) + l.config.Slack
 	waited := l.now - max(r.Queued, calmSince)
-	if !started && spec.GetStartDeadlineMs() > 0 && waited > bound {
+	if !started && !r.Misdated && spec.GetStartDeadlineMs() > 0 && waited > bound {
 		report(Finding{Run: r.ID, Text: fmt.Sprintf("waited %v for its start, and its start deadline is %v (%s)", waited, milli(spec.GetStartDeadlineMs()), Why(run))})
 	}
 	if run.GetWish() == nil {

@@ -85,6 +85,8 @@ type Config struct {
 	Keys records.Keys
 	// Session is that of the world's nodes; the zero value is solo.
 	Session nodes.SessionConfig
+	// Nodes is how many nodes there are; 0 means that nobody knows.
+	Nodes int
 	// Slack is how much later than promised something may happen on machines that
 	// nothing disturbs, so that messages and turns may take their time. 0 means
 	// SlackDefault.

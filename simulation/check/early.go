@@ -10,16 +10,19 @@ import (
 )
 
 // wallTrust is how long after a step a wall clock is not believed, less a margin, and
-// earlySlack by how much clocks that nothing has set may differ.
+// wallDoubt with one; earlySlack is by how much clocks that nothing has set may differ.
 const (
 	wallTrust  = 50 * time.Second
+	wallDoubt  = 70 * time.Second
 	earlySlack = 5 * time.Second
 )
 
-// g9NotEarly: a bound ends a run when it has passed and not before, whatever a wall
-// clock says that has just been set. It is judged where nothing but that befalls the
-// world, and where the run was queued while all clocks were right.
+// g9NotEarly: a bound ends a run when it has passed, not before and not long after,
+// whatever a wall clock says that has just been set, or that most others do not agree
+// with. It is judged where nothing but that befalls the world, and where the run was
+// queued while all clocks were right.
 type g9NotEarly struct {
+	nodes int
 	// steps are those of wall clocks; one that lasts has no end yet.
 	steps []wallStep
 	// others counts the other faults under way, otherAt is when one last began or ended.
@@ -55,8 +58,11 @@ func (g *g9NotEarly) Observe(l *Ledger, e history.Event, report func(Finding)) {
 	case history.KindCommit:
 		for _, r := range l.Changed() {
 			queued := g.queued(r)
-			if text := g.early(l, r, queued); text != "" && g.judges(l.now, queued) {
+			if text := g.early(l, r, queued); text != "" && g.judges(l.now, r) {
 				report(Finding{Run: r.ID, Text: text})
+			}
+			if r.Terminal() && r.Rewritten && r.Record.GetReason() == recordv1.Reason_REASON_START_DEADLINE {
+				g.late(l, r, report)
 			}
 			if r.Terminal() {
 				delete(g.asked, r.ID)
@@ -85,18 +91,58 @@ func (g *g9NotEarly) fault(e history.Event, f history.Fault) {
 }
 
 // judges tells whether the clocks by which a run was bounded were right, or known not
-// to be.
-func (g *g9NotEarly) judges(now, queued time.Duration) bool {
+// to be: for a while after a step by whoever has taken it, and for as long as it lasts
+// where most clocks are right.
+func (g *g9NotEarly) judges(now time.Duration, r *Run) bool {
+	queued := g.queued(r)
 	if g.others > 0 || g.otherAt >= queued {
 		return false
 	}
+	believed := false
+	wrong := map[string]bool{}
 	for _, s := range g.steps {
 		lasts := s.end == 0
-		if s.begin <= queued && (lasts || s.end >= queued) || lasts && now-s.begin > wallTrust {
+		if s.begin <= r.Queued && (lasts || s.end >= queued) {
 			return false
 		}
+		if lasts {
+			wrong[s.node] = true
+			believed = believed || now-s.begin > wallTrust
+		}
 	}
-	return true
+	return !believed || 2*len(wrong) < g.nodes
+}
+
+// Expensive reports the runs that wait for longer than they may.
+func (g *g9NotEarly) Expensive(l *Ledger, report func(Finding)) {
+	for _, r := range l.live {
+		if r.Record.GetStatus() == recordv1.Status_STATUS_PENDING {
+			g.late(l, r, report)
+		}
+	}
+}
+
+// late reports a run that has waited for its start long beyond its deadline although
+// most clocks are right. Where all are, the bound is that of a calm world.
+func (g *g9NotEarly) late(l *Ledger, r *Run, report func(Finding)) {
+	spec := r.Record.GetSpec()
+	bound, waited := milli(spec.GetStartDeadlineMs()), l.now-r.Queued
+	if len(g.steps) == 0 || bound <= 0 || waited <= bound+milli(spec.GetStopGraceMs())+l.config.Slack || !g.judges(l.now, r) || !g.outnumbered(r) {
+		return
+	}
+	report(Finding{Run: r.ID, Text: fmt.Sprintf("waited %v for its start, and its start deadline is %v: only some clocks are wrong", waited, bound)})
+}
+
+// outnumbered tells whether most clocks were right, and believed to be, for all the time
+// that a run has waited.
+func (g *g9NotEarly) outnumbered(r *Run) bool {
+	wrong := map[string]bool{}
+	for _, s := range g.steps {
+		if s.end == 0 || s.end+wallDoubt >= r.Queued {
+			wrong[s.node] = true
+		}
+	}
+	return 2*len(wrong) < g.nodes
 }
 
 // queued is the earliest moment from which a run's bounds may count.

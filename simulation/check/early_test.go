@@ -16,37 +16,71 @@ func TestBoundsThatComeEarlyAreFound(t *testing.T) {
 	for _, c := range []struct {
 		name, want string
 		play       func(s *script)
+		nodes      int
 	}{
-		{"a start deadline that has come", "", func(s *script) {
-			s.create(one)
-			s.wait(5 * time.Minute)
-			s.finish(one, failed, overdue, nil)
-		}},
-		{"a start deadline after a step of a clock", "start deadline of 5m0s after 20", func(s *script) {
-			s.create(one)
-			s.wait(10 * time.Second)
-			s.fault("n1", "wall_step", true, false)
-			s.wait(10 * time.Second)
-			s.finish(one, failed, overdue, nil)
-		}},
-		{"a start deadline after a step that nobody can know of any more", "", func(s *script) {
+		{name: "a start deadline by a clock that most know to be wrong", nodes: 3, want: "start deadline of 5m0s after 2m0", play: func(s *script) {
 			s.create(one)
 			s.fault("n1", "wall_step", true, false)
 			s.wait(2 * time.Minute)
 			s.finish(one, failed, overdue, nil)
 		}},
-		{"a start deadline of a run that was queued by a wrong clock", "", func(s *script) {
+		{name: "a start deadline where half of the clocks are wrong", nodes: 4, play: func(s *script) {
+			s.create(one)
+			s.fault("n1", "wall_step", true, false)
+			s.fault("n2", "wall_step", true, false)
+			s.wait(2 * time.Minute)
+			s.finish(one, failed, overdue, nil)
+		}},
+		{name: "a run that nobody ends although most clocks are right", nodes: 3, want: "waited 8m0", play: func(s *script) {
+			s.create(one)
+			s.fault("n1", "wall_step", true, false)
+			s.wait(8 * time.Minute)
+			s.set.Step(s.step, s.now)
+			s.set.Expensive()
+		}},
+		{name: "a run that is ended late although most clocks are right", nodes: 3, want: "waited 8m0", play: func(s *script) {
+			s.create(one)
+			s.fault("n1", "wall_step", true, false)
+			s.wait(8 * time.Minute)
+			s.finish(one, failed, overdue, nil)
+		}},
+		{name: "a run that nobody ends where half of the clocks are wrong", nodes: 2, play: func(s *script) {
+			s.create(one)
+			s.fault("n1", "wall_step", true, false)
+			s.wait(8 * time.Minute)
+			s.set.Step(s.step, s.now)
+			s.set.Expensive()
+		}},
+		{name: "a start deadline that has come", play: func(s *script) {
+			s.create(one)
+			s.wait(5 * time.Minute)
+			s.finish(one, failed, overdue, nil)
+		}},
+		{name: "a start deadline after a step of a clock", want: "start deadline of 5m0s after 20", play: func(s *script) {
+			s.create(one)
+			s.wait(10 * time.Second)
+			s.fault("n1", "wall_step", true, false)
+			s.wait(10 * time.Second)
+			s.finish(one, failed, overdue, nil)
+		}},
+		{name: "a start deadline after a step that nobody can know of any more", play: func(s *script) {
+			s.create(one)
+			s.fault("n1", "wall_step", true, false)
+			s.wait(2 * time.Minute)
+			s.finish(one, failed, overdue, nil)
+		}},
+		{name: "a start deadline of a run that was queued by a wrong clock", play: func(s *script) {
 			s.fault("n1", "wall_step", true, false)
 			s.create(one)
 			s.fault("n1", "wall_step", false, false)
 			s.finish(one, failed, overdue, nil)
 		}},
-		{"a start deadline while another fault lasts", "", func(s *script) {
+		{name: "a start deadline while another fault lasts", play: func(s *script) {
 			s.create(one)
 			s.fault("n2", "drift", true, false)
 			s.finish(one, failed, overdue, nil)
 		}},
-		{"a timeout of a command that was stopped too early", "timed out after", func(s *script) {
+		{name: "a timeout of a command that was stopped too early", want: "timed out after", play: func(s *script) {
 			s.create(one)
 			s.place(one, "n1")
 			s.start(one, "n1", 1, 1)
@@ -57,7 +91,7 @@ func TestBoundsThatComeEarlyAreFound(t *testing.T) {
 		}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			s := newScript()
+			s := newScript(func(config *check.Config) { config.Nodes = c.nodes })
 			c.play(s)
 			guarantee := check.Guarantee("")
 			if c.want != "" {

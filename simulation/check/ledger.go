@@ -27,6 +27,10 @@ type Ledger struct {
 	machines map[string]*machine
 	// world is what befalls no machine in particular.
 	world machine
+	// steps counts the wall clocks that are wrong, steppedAt is when one last was set
+	// right.
+	steps     int
+	steppedAt time.Duration
 }
 
 // Run is what has happened of one run.
@@ -47,6 +51,9 @@ type Run struct {
 	Created, Queued, Wished, Left time.Duration
 	// LeftBy is the node whose actor gave that placement up.
 	LeftBy string
+	// Misdated tells that the attempt began to wait when some wall clock was wrong, or
+	// had been while its client asked: its bounds count from nobody knows when.
+	Misdated bool
 	// Deleted is how often the record was deleted.
 	Deleted int
 	// Rewritten and Forgotten tell that the last commit has put the record, and that it
@@ -177,6 +184,9 @@ func (l *Ledger) fault(e history.Event, f history.Fault) {
 		change = 1
 	}
 	m.active = max(m.active+change, 0)
+	if f.Name == "wall_step" {
+		l.steps, l.steppedAt = max(l.steps+change, 0), e.At
+	}
 	if f.Outside {
 		m.outside, m.outsideAt = max(m.outside+change, 0), e.At
 		if f.Begin {
@@ -390,13 +400,13 @@ func (l *Ledger) settle(r *Run) {
 	}
 	switch {
 	case r.Before == nil && r.Record != nil:
-		r.Created, r.Queued = l.now, l.now
+		r.Created, r.Queued, r.Misdated = l.now, l.now, l.misdates()
 		// A name that is used again, when its tombstone is gone, begins anew.
 		r.Commands, r.tokens = r.Alive(), nil
 	case r.Before != nil && r.Record == nil:
 		r.Deleted++
 	case r.Before.GetQueuedAt() != r.Record.GetQueuedAt():
-		r.Queued = l.now
+		r.Queued, r.Misdated = l.now, l.misdates()
 	}
 	if r.Before.GetWish().GetReason() != r.Record.GetWish().GetReason() {
 		r.Wished = l.now
@@ -412,6 +422,14 @@ func (l *Ledger) settle(r *Run) {
 		l.live = l.live[:len(l.live)-1]
 		r.liveIndex = -1
 	}
+}
+
+// askedMax is how long before its creation a client may have asked for a run.
+const askedMax = time.Minute
+
+// misdates tells whether what is queued now may bear the time of a wrong clock.
+func (l *Ledger) misdates() bool {
+	return l.steps > 0 || l.steppedAt > 0 && l.now-l.steppedAt <= askedMax
 }
 
 func (c *Command) String() string {

@@ -36,7 +36,7 @@ func New(config Config) *Set {
 		g7NoInventedOutcome{},
 		g8NothingLost{},
 		g9Bounded{},
-		&g9NotEarly{},
+		&g9NotEarly{nodes: config.Nodes},
 		g10Clean{},
 		g11Explained{},
 		g12FencingToken{},

@@ -190,6 +190,7 @@ func (b *box) endChild() {
 func (b *box) gone() {
 	if !b.alive() {
 		b.command(false)
+		b.runtime.machine.fence.judge()
 	}
 }
 

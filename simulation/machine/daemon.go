@@ -29,6 +29,7 @@ func (m *Machine) Launch() *Daemon {
 	d.clock.skip()
 	m.daemon = d
 	m.note(history.KindDaemon, "launched")
+	m.fence.judge()
 	return d
 }
 
@@ -51,6 +52,7 @@ func (d *Daemon) end() {
 	d.machine.daemon = nil
 	d.machine.disk.crash()
 	d.machine.runtime.crash()
+	d.machine.fence.judge()
 }
 
 // Dead tells whether the life has ended.

@@ -34,8 +34,6 @@ var (
 type Disk struct {
 	machine *Machine
 	content content
-	// kept is an older copy.
-	kept content
 	// damaged disks can not be read.
 	damaged bool
 	// marks is memory of the machine: how far each journal has come on this boot.
@@ -279,15 +277,18 @@ func (d *Disk) powerOff() {
 	}
 }
 
-// Copy keeps a copy of the disk for Revert.
-func (d *Disk) Copy() { d.kept = d.content.clone() }
+// DiskCopy is what a disk held at one time. The zero value is an empty disk.
+type DiskCopy struct{ content content }
 
-// Revert puts the last copy in place of what the disk holds; without a copy it is
-// empty. It is for a machine whose daemon is down.
-func (d *Disk) Revert() {
+// Copy copies what the disk holds, for Revert.
+func (d *Disk) Copy() DiskCopy { return DiskCopy{d.content.clone()} }
+
+// Revert puts a copy in place of what the disk holds. It is for a machine whose
+// daemon is down.
+func (d *Disk) Revert(to DiskCopy) {
 	before := d.content
-	d.content, d.damaged = d.kept.clone(), false
-	if d.kept.journal == "" {
+	d.content, d.damaged = to.content.clone(), false
+	if to.content.journal == "" {
 		d.content = d.fresh()
 	}
 	d.machine.note(history.KindMachine, "disk reverted")

@@ -134,7 +134,7 @@ func TestDiskFaults(t *testing.T) {
 	if err := b.written(put("r1")); err != nil {
 		t.Fatal(err)
 	}
-	b.Disk().Copy()
+	older := b.Disk().Copy()
 	b.Faults.Disk.Full = true
 	if err := b.written(put("r2")); !errors.Is(err, ErrFull) {
 		t.Errorf("a full disk: %v", err)
@@ -153,7 +153,7 @@ func TestDiskFaults(t *testing.T) {
 	b.holds("r1", "r2")
 	restart := func() { b.life = b.Launch() }
 	b.life.Crash()
-	b.Disk().Revert()
+	b.Disk().Revert(older)
 	restart()
 	b.holds("r1")
 	b.Disk().Damage()

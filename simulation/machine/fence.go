@@ -1,6 +1,8 @@
 package machine
 
 import (
+	"slices"
+
 	"github.com/errand-run/errand/nodes"
 	"github.com/errand-run/errand/simulation/history"
 )
@@ -17,9 +19,15 @@ type fence struct {
 	// there is to kill.
 	unset    func()
 	stopLook func()
+	// unkilled is set while something runs behind the deadline and nobody is left who
+	// would kill it.
+	unkilled bool
 }
 
-const slowKillFault = "kill slower than its budget"
+const (
+	slowKillFault = "kill slower than its budget"
+	unkilledFault = "nobody left to kill at the fence"
+)
 
 type fencePort struct{ daemon *Daemon }
 
@@ -52,6 +60,7 @@ func (m *Machine) KillGuard() {
 	if m.fence.guard {
 		m.fence.guard = false
 		m.note(history.KindMachine, "guard killed")
+		m.fence.judge()
 	}
 }
 
@@ -69,6 +78,7 @@ func (f *fence) boot() { f.guard = true }
 func (f *fence) powerOff() {
 	f.guard, f.armed, f.state = false, false, nodes.FenceState{}
 	f.unset, f.stopLook = nil, nil // the timers went with the power
+	f.judge()
 }
 
 // watch sets the timer of the deadline.
@@ -90,6 +100,7 @@ func (f *fence) passed() bool {
 // look is one look of the guard and the log processes at what there is to kill:
 // at the deadline, and again as long as something is left or comes up.
 func (f *fence) look() {
+	f.judge()
 	m := f.machine
 	who := f.enforcer()
 	if !f.passed() || who == "" {
@@ -118,6 +129,18 @@ func (f *fence) look() {
 	}
 }
 
+// judge notes whether something runs behind the deadline that nobody will kill: with
+// the guard, the log processes and the daemon all dead the fence is only a number, which
+// is outside the fencing model.
+func (f *fence) judge() {
+	m := f.machine
+	unkilled := m.daemon == nil && f.passed() && f.enforcer() == "" && slices.ContainsFunc(m.runtime.sorted(), (*box).alive)
+	if unkilled != f.unkilled {
+		f.unkilled = unkilled
+		m.outside(unkilledFault, unkilled)
+	}
+}
+
 // enforcer says who of them is there to kill; empty when nobody is.
 func (f *fence) enforcer() string {
 	if f.guard {
@@ -133,6 +156,7 @@ func (f *fence) enforcer() string {
 
 // appeared is called when a command starts: behind the deadline it is killed too.
 func (f *fence) appeared() {
+	f.judge()
 	if !f.passed() || f.stopLook != nil {
 		return
 	}

@@ -93,6 +93,56 @@ func TestLogProcessesKillWhereTheGuardIsGone(t *testing.T) {
 	}
 }
 
+// A fence that nobody enforces is outside the model: from its deadline, or from the end
+// of the last who would kill, until somebody is there again or nothing is left.
+func TestFenceThatNobodyEnforcesIsOutsideTheModel(t *testing.T) {
+	for _, test := range []struct {
+		name string
+		play func(b *bench)
+		want []bool
+	}{
+		{"a daemon lives", func(b *bench) { b.life = b.Launch() }, nil},
+		{"a log process lives", func(b *bench) { b.run("e2", "sleep-exit", "1h", "0"); b.life.Crash() }, nil},
+		{"nobody, until the daemon is back", func(b *bench) {
+			b.life.Crash()
+			b.pass(20 * second)
+			b.life = b.Launch()
+		}, []bool{true, false}},
+		{"nobody, until the guard is back", func(b *bench) {
+			b.life.Crash()
+			b.pass(20 * second)
+			b.StartGuard()
+		}, []bool{true, false}},
+		{"the last one dies behind the deadline", func(b *bench) {
+			b.pass(20 * second)
+			b.life.Crash()
+		}, []bool{true}},
+		{"the command ends by itself", func(b *bench) {
+			b.life.Crash()
+			b.pass(2 * time.Hour)
+		}, []bool{true, false}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			b := newBench(t, 1, calm())
+			b.run("e1", "sleep-exit", "1h", "0")
+			b.arm(1, 10*second)
+			b.KillGuard()
+			b.KillLog("e1")
+			test.play(b)
+			b.pass(11 * second)
+			var got []bool
+			for _, e := range b.events {
+				if f, ok := e.Detail.(history.Fault); ok && f.Outside {
+					got = append(got, f.Begin)
+				}
+			}
+			if !slices.Equal(got, test.want) {
+				t.Errorf("outside of the model: %v, want %v", got, test.want)
+			}
+		})
+	}
+}
+
 func TestFenceKillsWhatAppearsBehindIt(t *testing.T) {
 	b := newBench(t, 1, calm())
 	b.do(creating("e1", "sleep-exit", "1h", "0"))

@@ -25,6 +25,7 @@ func TestDiskHoldsWhatTheJournalHolds(t *testing.T) {
 			r.Fatal(err)
 		}
 		marks, file, copied := dir+"/marks", dir+"/"+journal.FileName, false
+		var older DiskCopy
 		kept, err := journal.Open(dir, marks)
 		if err != nil {
 			r.Fatal(err)
@@ -41,10 +42,10 @@ func TestDiskHoldsWhatTheJournalHolds(t *testing.T) {
 				switch {
 				case what == 1:
 					copied = true
-					b.disk.Copy()
+					older = b.disk.Copy()
 					copyFile(r, file, file+".kept")
 				case what == 2 && copied:
-					b.disk.Revert()
+					b.disk.Revert(older)
 					copyFile(r, file+".kept", file)
 				}
 				b.life = b.Launch()

@@ -127,6 +127,7 @@ func (m *Machine) KillLog(id string) bool {
 	}
 	b.note("log process killed")
 	b.logger = false
+	m.fence.judge()
 	return true
 }
 

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/errand-run/errand/actors"
+	"github.com/errand-run/errand/nodes/pace"
 	"github.com/errand-run/errand/simulation/virtual"
 )
 
@@ -29,25 +30,27 @@ type Members struct {
 	names    []string
 	up       map[string]bool
 	scores   map[string]int64
-	views    map[string]*View
+	// walls are by how much the wall clocks are ahead of the true time.
+	walls map[string]time.Duration
+	views map[string]*View
 }
 
 // New makes the members of a world by their names; none is up.
 func New(timeline *virtual.Timeline, random *rand.Rand, names ...string) *Members {
 	m := &Members{
 		timeline: timeline, random: random, names: slices.Sorted(slices.Values(names)),
-		up: map[string]bool{}, scores: map[string]int64{}, views: map[string]*View{},
+		up: map[string]bool{}, scores: map[string]int64{}, walls: map[string]time.Duration{}, views: map[string]*View{},
 	}
 	for _, name := range m.names {
 		m.views[name] = &View{
 			members: m, name: name, Lag: virtual.Span{Min: 100 * time.Millisecond, Max: 2 * time.Second},
-			shows: map[string]bool{}, forced: map[string]bool{}, news: map[string]func(){}, told: map[string]bool{},
+			shows: map[string]bool{}, forced: map[string]bool{}, news: map[string]func(){}, told: map[string]bool{}, walls: map[string]time.Duration{},
 		}
 	}
 	return m
 }
 
-// View is how one node sees the others. It implements actors.Nodes.
+// View is how one node sees the others. It implements actors.Nodes and actors.Peers.
 type View struct {
 	// Lag is how long a change takes to be seen.
 	Lag virtual.Span `json:"lag"`
@@ -62,12 +65,19 @@ type View struct {
 	// forced overrides what it sees.
 	forced map[string]bool
 	// alive is what it sees as a list, nil when that has to be made anew.
-	alive  []string
+	alive []string
+	// walls are what it knows of the clocks of the others, lead what follows for its own
+	// while alive stands.
+	walls  map[string]time.Duration
+	lead   time.Duration
 	turn   int
 	unflap func()
 }
 
-var _ actors.Nodes = (*View)(nil)
+var (
+	_ actors.Nodes = (*View)(nil)
+	_ actors.Peers = (*View)(nil)
+)
 
 // Of returns a node's view, nil for a name that is none of the members'.
 func (m *Members) Of(node string) *View { return m.views[node] }
@@ -81,6 +91,14 @@ func (m *Members) Up(node string, up bool) {
 // Score sets what every view shows as a node's score, 1 by default.
 func (m *Members) Score(node string, score int64) { m.scores[node] = score }
 
+// Clock says by how much a node's wall clock is ahead of the true time. Whoever hears of
+// the node learns that in time, and the node itself at once.
+func (m *Members) Clock(node string, ahead time.Duration) {
+	m.walls[node] = ahead
+	m.views[node].alive = nil
+	m.Update()
+}
+
 // Update lets the views follow what has changed: who is up, who reaches whom, which
 // views are frozen.
 func (m *Members) Update() {
@@ -88,9 +106,25 @@ func (m *Members) Update() {
 		v := m.views[viewer]
 		for _, node := range m.names {
 			if node != viewer {
-				v.follow(node, m.up[node] && (m.Reaches == nil || m.Reaches(viewer, node) && m.Reaches(node, viewer)))
+				there := m.hears(viewer, node)
+				v.follow(node, there)
+				if there && v.walls[node] != m.walls[node] {
+					m.timeline.After(v.Lag.Draw(m.random), func() { v.compare(node) })
+				}
 			}
 		}
+	}
+}
+
+// hears tells whether two nodes are there for each other.
+func (m *Members) hears(viewer, node string) bool {
+	return m.up[node] && (m.Reaches == nil || m.Reaches(viewer, node) && m.Reaches(node, viewer))
+}
+
+// compare lets the view know how a node's clock is now.
+func (v *View) compare(node string) {
+	if !v.Frozen && v.members.hears(v.name, node) {
+		v.walls[node], v.alive = v.members.walls[node], nil
 	}
 }
 
@@ -180,8 +214,27 @@ func (v *View) seen() []string {
 				v.alive = append(v.alive, node)
 			}
 		}
+		v.lead = v.compared()
 	}
 	return v.alive
+}
+
+// compared holds the node's own clock against those of the nodes that it sees.
+func (v *View) compared() time.Duration {
+	others := make([]time.Duration, 0, len(v.alive))
+	for _, node := range v.alive {
+		if node != v.name {
+			others = append(others, v.walls[node])
+		}
+	}
+	return pace.Lead(v.members.walls[v.name], others)
+}
+
+// Lead is by how much the node's wall clock is ahead of the middle of those that it
+// knows of. What clocks drift apart is not told: it stays below what counts.
+func (v *View) Lead(actors.Instant) time.Duration {
+	v.seen()
+	return v.lead
 }
 
 // Candidates returns the nodes to ask by score, and takes turns among those of one

@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/errand-run/errand/actors"
 	"github.com/errand-run/errand/simulation/virtual"
 )
 
@@ -164,4 +165,38 @@ func TestCandidatesGoByScoreAndTakeTurns(t *testing.T) {
 	if !firsts["n1"] || !firsts["n3"] {
 		t.Errorf("only %v came second", firsts)
 	}
+}
+
+func TestViewComparesClocksWithItsLag(t *testing.T) {
+	line, m := newMembers()
+	for _, name := range []string{"n1", "n2", "n3"} {
+		m.Up(name, true)
+	}
+	m.Settle()
+	leads := func(node string, want time.Duration) {
+		t.Helper()
+		if got := m.Of(node).Lead(actors.Instant{}); got != want {
+			t.Errorf("%s is ahead by %v, want %v", node, got, want)
+		}
+	}
+	m.Clock("n1", time.Hour) // which it knows itself at once
+	leads("n1", time.Hour)
+	leads("n2", 0)
+	pass(line, 3*second)
+	leads("n1", time.Hour)
+	leads("n2", 0)
+	m.Clock("n2", time.Hour)
+	pass(line, 3*second)
+	leads("n1", 0)
+	leads("n3", -time.Hour)
+	m.Of("n3").Frozen = true
+	m.Clock("n1", 0)
+	m.Clock("n2", 0)
+	pass(line, 3*second)
+	leads("n1", 0)
+	leads("n3", -time.Hour) // what it has not heard
+	m.Of("n3").Frozen = false
+	m.Update()
+	pass(line, 3*second)
+	leads("n3", 0)
 }

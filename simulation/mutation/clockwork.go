@@ -26,6 +26,10 @@ func healthIgnored(seat Seat) {
 	}}
 }
 
+// peersNotCompared takes a wall clock for a good one that keeps pace, however far it is
+// from those of the others.
+func peersNotCompared(seat Seat) { seat.Ports.Peers = nil }
+
 // endNotClamped dates the end of a run by the wall clock, be it before its start.
 func endNotClamped(seat Seat) {
 	clock := seat.Ports.Clock

@@ -87,6 +87,15 @@ func stepsForward(p *plan.Plan) {
 	}
 }
 
+// astray lets one wall clock be ahead for long while runs wait that were queued before.
+func astray(p *plan.Plan) {
+	p.Options.SandboxesMax = 1
+	for k := range 5 * p.Options.Nodes {
+		submit(p, seconds(4)+seconds(k)/4, plan.NodeName(k%p.Options.Nodes), plan.Command{Takes: seconds(40)})
+	}
+	addFault(p, seconds(20), p.Options.Length, plan.WallStep{Node: p.Options.NodeNames()[0], By: plan.Duration(time.Hour)})
+}
+
 // stepsBack let wall clocks jump back for some seconds while runs end.
 func stepsBack(p *plan.Plan) {
 	p.Options.SandboxesMax = 32

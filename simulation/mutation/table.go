@@ -84,6 +84,7 @@ func Table() []Mutation {
 		{Name: "start unchecked", Seeds: 10, How: "the fence is not looked at when a start comes back", Breaks: together, Wrap: startUnchecked, Wanted: quiet, Shape: startsAtTheEnd},
 		{Name: "kill believed", Seeds: 10, How: "a fenced node takes its sandboxes for empty and registers anew while they still run", Breaks: together, Wrap: killsBelated, Wanted: quiet, Shape: unguarded},
 		{Name: "clock health ignored", Seeds: 10, How: "a wall clock that has just stepped decides what is irreversible", Breaks: []check.Guarantee{check.G9}, Wrap: healthIgnored, Wanted: quiet, Shape: stepsForward},
+		{Name: "peers not compared", Seeds: 10, How: "a wall clock that stays wrong is trusted, whatever those of the other nodes say", Breaks: []check.Guarantee{check.G9}, Wrap: peersNotCompared, Wanted: quiet, Shape: astray},
 		{Name: "end not clamped", Seeds: 10, How: "a run's end is dated by a wall clock that was set back", Breaks: []check.Guarantee{check.G11}, Wrap: endNotClamped, Wanted: quiet, Shape: stepsBack},
 		{Name: "cancel always wins", Seeds: 10, How: "a stop is taken to have reached a command that had ended before", Breaks: []check.Guarantee{check.G7}, Wrap: stopsAlwaysReach, Wanted: quiet, Shape: cancelsTooLate},
 		{Name: "no tombstone", Seeds: 10, How: "a run is created although one of that name was deleted", Breaks: []check.Guarantee{check.G1}, Wrap: tombstonesIgnored, Wanted: quiet, Shape: reused},

@@ -14,6 +14,12 @@ const restMin = 5 * time.Second
 // windowLong is longer than the time after which a node is declared lost.
 const windowLong = 130 * time.Second
 
+// pair are two names of which one begins with the other, which are there from
+// pairedFrom nodes on.
+var pair = []string{NodeName(0), NodeName(pairedFrom - 1)}
+
+const pairedFrom = 10
+
 // drawer draws the faults of one world.
 type drawer struct {
 	*rand.Rand
@@ -57,7 +63,11 @@ func (d *drawer) add(lasts time.Duration, what What) {
 
 // down adds a fault that takes a daemon down, unless it is down at that time.
 func (d *drawer) down(node string, lasts time.Duration, what What) {
-	begin := Duration(between(d.Rand, startMargin, d.o.Length.D()).Round(time.Millisecond))
+	d.downAt(node, Duration(between(d.Rand, startMargin, d.o.Length.D()).Round(time.Millisecond)), lasts, what)
+}
+
+// downAt is down at a moment.
+func (d *drawer) downAt(node string, begin Duration, lasts time.Duration, what What) {
 	end := begin + Duration(lasts.Round(time.Millisecond))
 	for _, f := range d.faults {
 		if isDown(f.What) && f.What.On() == node && begin < f.End+Duration(restMin) && f.Begin < end+Duration(restMin) {
@@ -76,7 +86,15 @@ func isDown(w What) bool {
 	}
 }
 
-func (d *drawer) node() string { return NodeName(d.IntN(d.o.Nodes)) }
+// node draws the node that a fault befalls. Where there is one whose name begins with
+// another's, those two are drawn often: who forgets the slash behind a name takes the
+// one for the other.
+func (d *drawer) node() string {
+	if n := NodeName(d.IntN(d.o.Nodes)); d.o.Nodes < pairedFrom || !chance(d.Rand, 0.3) {
+		return n
+	}
+	return pick(d.Rand, pair...)
+}
 
 // lasts draws how long a fault goes on: often short, sometimes longer than it takes
 // to declare a node lost.
@@ -91,6 +109,16 @@ func (d *drawer) lasts() time.Duration {
 	default:
 		return between(d.Rand, windowLong, 2*windowLong)
 	}
+}
+
+// unguarded takes from a node all that would kill at its fence, for a time in which
+// that may come.
+func (d *drawer) unguarded(node string) {
+	begin, lasts := Duration(between(d.Rand, startMargin, d.o.Length.D()).Round(time.Millisecond)), Duration(2*windowLong)
+	for _, what := range []What{GuardDeath{Node: node}, LogDeath{Node: node}, StoreAway{Node: node}} {
+		d.faults = append(d.faults, Fault{Begin: begin, End: begin + lasts, What: what})
+	}
+	d.downAt(node, begin+Duration(between(d.Rand, 0, windowLong).Round(time.Millisecond)), d.lasts(), Crash{Node: node})
 }
 
 // side draws some nodes, not all, and the rest.
@@ -183,7 +211,7 @@ var recipes = []recipe{
 	{ClassNode, 0.7, func(d *drawer) { n := d.node(); d.down(n, d.lasts(), DiskTorn{Node: n}) }},
 	{ClassNode, 0.3, func(d *drawer) { n := d.node(); d.down(n, d.lasts(), DiskLoss{Node: n}) }},
 	{ClassClock, 1.5, func(d *drawer) {
-		by := pick(d.Rand, -24*time.Hour, -time.Hour, -time.Minute, 3*time.Second, 30*time.Second, -500*time.Millisecond)
+		by := pick(d.Rand, -24*time.Hour, -time.Hour, -time.Minute, 3*time.Second, 30*time.Second, -500*time.Millisecond, time.Hour, 24*time.Hour)
 		d.add(pick(d.Rand, 10*time.Second, d.lasts()), WallStep{Node: d.node(), By: Duration(by)})
 	}},
 	{ClassClock, 1, func(d *drawer) {
@@ -231,7 +259,8 @@ var recipes = []recipe{
 		d.add(d.lasts(), SlowKill{Node: d.node(), By: Duration(between(d.Rand, 0, pick(d.Rand, 5*time.Second, 2*time.Minute)))})
 	}},
 	{ClassSandbox, 1, func(d *drawer) { d.add(d.lasts(), GuardDeath{Node: d.node()}) }},
-	{ClassSandbox, 1, func(d *drawer) { d.add(0, LogDeath{Node: d.node()}) }},
+	{ClassSandbox, 1, func(d *drawer) { d.add(pick(d.Rand, 0, d.lasts()), LogDeath{Node: d.node()}) }},
+	{ClassSandbox, 0.3, func(d *drawer) { d.unguarded(d.node()) }},
 	{ClassNetwork, 1, func(d *drawer) {
 		f := Selected{Message: pick(d.Rand, "Start", "Started", "Exited", "Voided", "Stop", "Ack", "Wake", "Reserve", "Reserved")}
 		if chance(d.Rand, 0.5) {

@@ -74,7 +74,8 @@ func (w *World) connect(d *daemon, ports *nodes.Ports) {
 	if !w.plan.Options.Solo {
 		ports.Leases = client
 	}
-	ports.Nodes = w.Members.Of(d.node)
+	view := w.Members.Of(d.node)
+	ports.Nodes, ports.Peers = view, view
 	port := w.Network.Of(d.machine)
 	port.Listen(d.node, d.receive)
 	ports.Transport = port

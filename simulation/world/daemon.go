@@ -65,6 +65,8 @@ type seat struct {
 	as string
 	// down counts the faults that keep a daemon from being started.
 	down int
+	// relaunch stops the timer by which the next one is started; nil when none runs.
+	relaunch func()
 	// lives numbers the daemons' lives for their random streams.
 	lives int
 	// torn counts the faults that let its disk undo a write; forgot is set once the disk
@@ -84,6 +86,7 @@ func (w *World) launch(s *seat) {
 	if s.daemon != nil || s.down > 0 || s.Off() {
 		return
 	}
+	s.launchLater(nil)
 	s.lives++
 	d := &daemon{world: w, machine: s.name, node: s.as, life: s.Launch(), turns: stepping.Among(&w.order), panics: map[string]int{}}
 	s.daemon = d
@@ -195,8 +198,17 @@ func (w *World) exit(s *seat, pause time.Duration) {
 	d.life.Crash()
 	w.present()
 	if pause >= 0 {
-		w.timeline.After(pause, func() { w.launch(s) })
+		s.launchLater(w.timeline.After(pause, func() { w.launch(s) }))
 	}
+}
+
+// launchLater keeps the one timer by which the next daemon is started: what was to
+// start it before does not any more.
+func (s *seat) launchLater(stop func()) {
+	if s.relaunch != nil {
+		s.relaunch()
+	}
+	s.relaunch = stop
 }
 
 // stop ends a daemon as an update does: it is asked, and killed if it does not. The

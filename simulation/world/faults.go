@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/errand-run/errand/simulation/history"
+	"github.com/errand-run/errand/simulation/machine"
 	"github.com/errand-run/errand/simulation/plan"
 	"github.com/errand-run/errand/simulation/virtual"
 )
@@ -24,40 +25,38 @@ type active struct {
 	// end takes it back; nil for one that happens at a moment.
 	end  func()
 	stop func()
+	// older is the copy of the disk that a DiskRevert puts back, nil if there is none.
+	older *machine.DiskCopy
 }
 
 func (f *faults) init(w *World) {
 	f.world = w
 	for _, fault := range w.plan.Faults {
+		a := &active{Fault: fault}
 		if early, ok := fault.What.(plan.DiskRevert); ok {
-			w.timeline.After((fault.Begin - early.Age).D(), func() {
-				if s := w.seats[early.Node]; s != nil && !f.over {
-					s.Disk().Copy()
-				}
-			})
+			f.copyEarly(a, early)
 		}
-		w.timeline.After(fault.Begin.D(), func() { f.begin(fault) })
+		w.timeline.After(fault.Begin.D(), func() { f.begin(a) })
 	}
 }
 
 // begin lets a fault happen, unless it is about a node that does not exist: the
 // minimizer takes nodes away.
-func (f *faults) begin(fault plan.Fault) {
+func (f *faults) begin(a *active) {
 	if f.over {
 		return
 	}
-	if on := fault.What.On(); on != "" && f.world.seats[on] == nil {
+	if on := a.What.On(); on != "" && f.world.seats[on] == nil {
 		return
 	}
-	a := &active{Fault: fault}
 	f.active = append(f.active, a)
-	f.note(fault, true)
+	f.note(a.Fault, true)
 	a.end = f.world.apply(a)
-	if a.end == nil && fault.End <= fault.Begin {
+	if a.end == nil && a.End <= a.Begin {
 		f.drop(a)
 		return
 	}
-	a.stop = f.world.timeline.After((fault.End - fault.Begin).D(), func() { f.finish(a) })
+	a.stop = f.world.timeline.After((a.End - a.Begin).D(), func() { f.finish(a) })
 }
 
 // finish ends a fault that lasted.

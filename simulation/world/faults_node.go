@@ -42,8 +42,7 @@ func (w *World) applyNode(a *active) (end func()) {
 	case plan.DiskSwap:
 		return w.applySwap(s, w.seats[f.With])
 	case plan.DiskRevert:
-		s.forgot, s.accepted = true, true
-		return w.withoutDaemon(s, func() { w.exit(s, -1); s.Disk().Revert() })
+		return w.applyRevert(s, a)
 	case plan.DiskTorn:
 		s.forgot = true
 		s.torn++
@@ -104,6 +103,26 @@ func (w *World) resume(s *seat) {
 	w.present()
 }
 
+// copyEarly copies the disk that a fault will put back, while it is the machine's own.
+func (f *faults) copyEarly(a *active, fault plan.DiskRevert) {
+	f.world.timeline.After((a.Begin - fault.Age).D(), func() {
+		if s := f.world.seats[fault.Node]; s != nil && !f.over && !s.foreign() {
+			older := s.Disk().Copy()
+			a.older = &older
+		}
+	})
+}
+
+// applyRevert brings the daemon back on the journal of before, if there is a copy and
+// the disk that is there is the machine's own.
+func (w *World) applyRevert(s *seat, a *active) (end func()) {
+	if a.older == nil || s.foreign() {
+		return w.withoutDaemon(s, func() { w.exit(s, -1) })
+	}
+	s.forgot, s.accepted = true, true
+	return w.withoutDaemon(s, func() { w.exit(s, -1); s.Disk().Revert(*a.older) })
+}
+
 // applySwap swaps two disks while both daemons are down.
 func (w *World) applySwap(s, other *seat) (end func()) {
 	if other == nil || other == s || s.foreign() || other.foreign() {
@@ -148,14 +167,14 @@ func (w *World) applyNamesake(s *seat, as string) (end func()) {
 	}
 	s.forgot = true
 	w.exit(s, -1)
-	s.Disk().Copy()
+	theirs := s.Disk().Copy()
 	s.Disk().Lose()
 	own := s.uuid
 	s.as, s.uuid = as, own+"-again"
 	w.launch(s)
 	return func() {
 		w.exit(s, -1)
-		s.Disk().Revert()
+		s.Disk().Revert(theirs)
 		s.as, s.uuid = s.name, own
 		w.launch(s)
 	}
@@ -166,14 +185,20 @@ func (w *World) applyClock(a *active) (end func()) {
 	s := w.seats[a.What.On()]
 	switch f := a.What.(type) {
 	case plan.WallStep:
-		s.StepWall(f.By.D())
-		return func() { s.StepWall(-f.By.D()) }
+		w.stepWall(s, f.By.D())
+		return func() { w.stepWall(s, -f.By.D()) }
 	case plan.Drift:
 		s.Rate(int64(f.By * million))
 		return func() { s.Rate(0) }
 	default:
 		panic(fmt.Sprintf("world: nobody applies %s", a.What.Kind()))
 	}
+}
+
+// stepWall sets the wall clock of a machine, and lets the others compare theirs.
+func (w *World) stepWall(s *seat, by time.Duration) {
+	s.StepWall(by)
+	w.Members.Clock(s.name, s.WallOffset())
 }
 
 // applySandbox applies the faults of sandboxes.
