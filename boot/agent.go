@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"time"
 
-	"go.uber.org/fx"
 	"go.uber.org/zap"
 
 	"github.com/errand-run/errand/cluster/host"
@@ -17,26 +16,22 @@ import (
 // sandboxAgent is the node itself: its actors, its session, and the
 // reconciliation of what is assigned with what runs.
 type sandboxAgent struct {
-	config  Config
-	log     *zap.Logger
-	cluster *clusterAccess
-	storage *nodeStorage
-	host    *sandboxHost
-	// shutdown ends the application when the node can not go on.
-	shutdown fx.Shutdowner
+	settings settings
+	log      *zap.Logger
+	cluster  *clusterAccess
+	storage  *nodeStorage
+	host     *sandboxHost
+	end      *end
 
 	clock *clock.Clock
 	node  *nodes.Node
 }
 
 func newSandboxAgent(
-	lifecycle fx.Lifecycle, config Config, log *zap.Logger, cluster *clusterAccess, storage *nodeStorage, sandboxes *sandboxHost,
-	shutdown fx.Shutdowner,
+	order *sequence, config settings, parts Parts, cluster *clusterAccess, storage *nodeStorage, sandboxes *sandboxHost, e *end,
 ) *sandboxAgent {
-	a := &sandboxAgent{
-		config: config, log: log.Named("node"), cluster: cluster, storage: storage, host: sandboxes, shutdown: shutdown,
-	}
-	add(lifecycle, part{name: "sandbox agent", startTimeout: 60 * time.Second, stopTimeout: 20 * time.Second, start: a.start, stop: a.stop})
+	a := &sandboxAgent{settings: config, log: parts.log("node"), cluster: cluster, storage: storage, host: sandboxes, end: e}
+	order.add(stage{name: "sandbox agent", startTimeout: 60 * time.Second, stopTimeout: 20 * time.Second, start: a.start, stop: a.stop})
 	return a
 }
 
@@ -53,11 +48,11 @@ func (a *sandboxAgent) start(ctx context.Context) error {
 		Clock: a.clock, Store: a.cluster.store, Rand: systemRand{},
 		Journal: a.storage.journal, Sandboxes: a.host.pool, Log: a.log, Actors: host.Options{Failed: a.failed},
 	}, nodes.Config{
-		ID: a.config.Name, Keys: a.cluster.keys, UUID: a.storage.uuid,
-		Address: a.cluster.listener.Addr().String(), Version: Version, BootID: boot, LogPath: a.storage.attemptLog,
-		SandboxesMax: a.config.SandboxesMax, CPUMillis: a.config.CPUMillis, MemoryBytes: a.config.MemoryBytes,
+		ID: a.settings.Name, Keys: a.cluster.keys, UUID: a.storage.uuid,
+		Address: a.cluster.address(), Version: version(), BootID: boot, LogPath: a.storage.attemptLog,
+		SandboxesMax: a.settings.SandboxesMax, CPUMillis: a.settings.CPUMillis, MemoryBytes: a.settings.MemoryBytes,
 		Drivers: a.host.enabled, LightDrivers: []string{DriverNull},
-		AcceptLostStore: a.config.AcceptLossOf == LossOfStore, AcceptLostJournal: a.config.AcceptLossOf == LossOfJournal,
+		AcceptLostStore: a.settings.AcceptLossOf == LossOfStore, AcceptLostJournal: a.settings.AcceptLossOf == LossOfJournal,
 	})
 	if err != nil {
 		a.clock.Close()
@@ -65,7 +60,7 @@ func (a *sandboxAgent) start(ctx context.Context) error {
 	}
 	for _, step := range []func(context.Context) error{a.node.Recover, a.node.Adopt, a.node.Register, a.node.Reconcile} {
 		if err := step(ctx); err != nil {
-			stopContext, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
+			stopContext, cancel := context.WithTimeout(context.WithoutCancel(ctx), unwindTimeout)
 			defer cancel()
 			if stopErr := a.stop(stopContext); stopErr != nil {
 				a.log.Warn("the node did not stop cleanly", zap.Error(stopErr))
@@ -79,9 +74,9 @@ func (a *sandboxAgent) start(ctx context.Context) error {
 // failed ends a node whose actors were given up: a daemon that is started anew
 // does better than one that only looks alive.
 func (a *sandboxAgent) failed(cause error) {
-	a.log.Error("the node's actors have failed for good, so the daemon ends", zap.Error(cause))
-	if err := a.shutdown.Shutdown(fx.ExitCode(1)); err != nil {
-		a.log.Error("the daemon can not be ended", zap.Error(err))
+	a.log.Error("the node's actors have failed for good, so it can not go on", zap.Error(cause))
+	if err := a.end.because(fmt.Errorf("the node's actors have failed for good: %w", cause)); err != nil {
+		a.log.Error("the application can not be ended", zap.Error(err))
 	}
 }
 
@@ -95,8 +90,8 @@ func (a *sandboxAgent) refuseSecondNode(ctx context.Context) error {
 		return fmt.Errorf("read the cluster's nodes: %w", err)
 	}
 	for _, kv := range result.Responses[0].KVs {
-		if other := records.LastPart(kv.Key); other != a.config.Name {
-			return fmt.Errorf("the store belongs to node %q and this is node %q: a cluster has one node so far; start with --name %s if this is its machine and its data directory, else give this node a store of its own", other, a.config.Name, other)
+		if other := records.LastPart(kv.Key); other != a.settings.Name {
+			return fmt.Errorf("the store belongs to node %q and this is node %q: a cluster has one node so far; start with --name %s if this is its machine and its data directory, else give this node a store of its own", other, a.settings.Name, other)
 		}
 	}
 	return nil

@@ -26,14 +26,14 @@ func TestGraphIsComplete(t *testing.T) {
 }
 
 func TestNodeInsideAnotherApplicationStartsAndStopsTwice(t *testing.T) {
-	config := boot.Config{Name: "embedded", DataDir: t.TempDir(), Listen: "127.0.0.1:0", Dev: true, Drivers: []string{boot.DriverNull}, LogLevel: "error"}
+	config := boot.Config{Name: "embedded", DataDir: t.TempDir(), Listen: "127.0.0.1:0", Dev: true, Drivers: []string{boot.DriverNull}}
 	for range 2 {
-		var presence *boot.Presence
-		app := fx.New(boot.Node(config), fx.Populate(&presence), fx.NopLogger)
+		var node *boot.Instance
+		app := fx.New(boot.Node(config), fx.Populate(&node), fx.NopLogger)
 		if err := app.Start(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		connection, err := net.DialTimeout("tcp", presence.Address(), time.Second)
+		connection, err := net.DialTimeout("tcp", node.Address(), time.Second)
 		if err != nil {
 			t.Errorf("the API does not listen: %v", err)
 		} else if err := connection.Close(); err != nil {
@@ -46,7 +46,7 @@ func TestNodeInsideAnotherApplicationStartsAndStopsTwice(t *testing.T) {
 }
 
 func TestUUIDOutlivesJournalAndStore(t *testing.T) {
-	config := boot.Config{Name: "embedded", DataDir: t.TempDir(), Listen: "127.0.0.1:0", Dev: true, Drivers: []string{boot.DriverNull}, LogLevel: "error"}
+	config := boot.Config{Name: "embedded", DataDir: t.TempDir(), Listen: "127.0.0.1:0", Dev: true, Drivers: []string{boot.DriverNull}}
 	startOnce := func(config boot.Config) string {
 		t.Helper()
 		app := fx.New(boot.Node(config), fx.NopLogger)
@@ -107,7 +107,7 @@ func TestFailedStartNamesItsPartAndUnwindsTheOthers(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			config := test.config
-			config.Dev, config.LogLevel = true, "error"
+			config.Dev = true
 			if config.DataDir == "" {
 				config.DataDir = t.TempDir()
 			}
@@ -125,7 +125,7 @@ func TestFailedStartNamesItsPartAndUnwindsTheOthers(t *testing.T) {
 				return
 			}
 			// What had started is down again: the same directory serves another node.
-			app := fx.New(boot.Node(boot.Config{DataDir: config.DataDir, Listen: "127.0.0.1:0", Dev: true, Drivers: []string{boot.DriverNull}, LogLevel: "error"}), fx.NopLogger)
+			app := fx.New(boot.Node(boot.Config{DataDir: config.DataDir, Listen: "127.0.0.1:0", Dev: true, Drivers: []string{boot.DriverNull}}), fx.NopLogger)
 			if err := app.Start(t.Context()); err != nil {
 				t.Fatalf("after the failed start: %v", err)
 			}
@@ -162,7 +162,6 @@ func TestConfigNamesEachFieldThatCanNotBe(t *testing.T) {
 		{name: "endpoint with a port that is none", config: boot.Config{EtcdEndpoints: []string{"https://a:70000"}}, says: "1 to 65535"},
 		{name: "authority without endpoints", config: boot.Config{EtcdCA: "c"}, says: "etcd-endpoints"},
 		{name: "loss of what can not be lost", config: boot.Config{AcceptLossOf: "all"}, says: "accept-loss-of"},
-		{name: "log level", config: boot.Config{LogLevel: "loud"}, says: "log-level"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			if _, err := test.config.Complete(); err == nil || !strings.Contains(err.Error(), test.says) {

@@ -10,8 +10,6 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
-	"go.uber.org/fx"
 	"go.uber.org/zap"
 
 	"github.com/errand-run/errand/cluster/records"
@@ -22,48 +20,46 @@ import (
 // taken first so that a second daemon on it fails before it touches anything, and
 // the store.
 type clusterAccess struct {
-	config   Config
+	settings settings
+	parts    Parts
 	log      *zap.Logger
-	registry *prometheus.Registry
+	metrics  *metrics
 
+	// listener is nil with ListenNone.
 	listener net.Listener
 	store    *store.Store
 	keys     records.Keys
 	epoch    int64
 }
 
-func newClusterAccess(lifecycle fx.Lifecycle, config Config, log *zap.Logger, registry *prometheus.Registry) *clusterAccess {
+func newClusterAccess(order *sequence, config settings, parts Parts, m *metrics) *clusterAccess {
 	c := &clusterAccess{
-		config: config, log: log, registry: registry,
+		settings: config, parts: parts, log: parts.log("store"), metrics: m,
 		keys: records.Keys{Root: config.EtcdPrefix, Shards: config.Shards},
 	}
-	add(lifecycle, part{name: "cluster access", startTimeout: 20 * time.Second, stopTimeout: 15 * time.Second, start: c.start, stop: c.stop})
+	order.add(stage{name: "cluster access", startTimeout: 20 * time.Second, stopTimeout: 15 * time.Second, start: c.start, stop: c.stop})
 	return c
 }
 
 func (c *clusterAccess) start(ctx context.Context) error {
-	if err := os.MkdirAll(c.config.DataDir, 0o711); err != nil {
+	if err := os.MkdirAll(c.settings.DataDir, 0o711); err != nil {
 		return fmt.Errorf("data directory: %w", err)
 	}
-	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", c.config.Listen)
-	if err != nil {
-		if errors.Is(err, syscall.EADDRINUSE) {
-			return fmt.Errorf("listen on %s: %w (another daemon? --listen names another address)", c.config.Listen, err)
-		}
-		return fmt.Errorf("listen on %s: %w", c.config.Listen, err)
+	var err error
+	if c.listener, err = c.listen(ctx); err != nil {
+		return err
 	}
-	c.listener = listener
 	storeConfig := store.Config{
-		Endpoints: c.config.EtcdEndpoints, CAFile: c.config.EtcdCA, CertFile: c.config.EtcdCert, KeyFile: c.config.EtcdKey,
-		Log: c.log.Named("store"), Metrics: c.registry,
+		Endpoints: c.settings.EtcdEndpoints, CAFile: c.settings.EtcdCA, CertFile: c.settings.EtcdCert, KeyFile: c.settings.EtcdKey,
+		Log: c.log, Metrics: c.metrics,
 	}
-	if len(c.config.EtcdEndpoints) == 0 {
-		storeConfig.DataDir = filepath.Join(c.config.DataDir, "etcd")
+	if len(c.settings.EtcdEndpoints) == 0 {
+		storeConfig.DataDir = filepath.Join(c.settings.DataDir, "etcd")
 	}
 	if c.store, err = store.Open(ctx, storeConfig); err != nil {
 		return errors.Join(err, c.stop(ctx))
 	}
-	cluster, err := c.store.EnsureCluster(ctx, c.keys, len(c.config.EtcdEndpoints) == 0)
+	cluster, err := c.store.EnsureCluster(ctx, c.keys, len(c.settings.EtcdEndpoints) == 0)
 	if err != nil {
 		return errors.Join(err, c.stop(ctx))
 	}
@@ -71,14 +67,53 @@ func (c *clusterAccess) start(ctx context.Context) error {
 	return nil
 }
 
+// listen makes the API's listener, nil for none.
+func (c *clusterAccess) listen(ctx context.Context) (net.Listener, error) {
+	if c.parts.Listen != nil {
+		listener, err := c.parts.Listen(ctx)
+		if err == nil && listener == nil {
+			err = errors.New("there is none")
+		}
+		if err != nil {
+			return nil, fmt.Errorf("listener of the application: %w", err)
+		}
+		return listener, nil
+	}
+	address := c.settings.Listen
+	if address == ListenNone {
+		return nil, nil //nolint:nilnil // a node without an address
+	}
+	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", address)
+	if errors.Is(err, syscall.EADDRINUSE) {
+		return nil, fmt.Errorf("listen on %s: %w (another daemon? --listen names another address)", address, err)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("listen on %s: %w", address, err)
+	}
+	return listener, nil
+}
+
+// address is where the API is reached, nothing without a listener.
+func (c *clusterAccess) address() string {
+	if c.listener == nil {
+		return ""
+	}
+	return c.listener.Addr().String()
+}
+
 func (c *clusterAccess) stop(context.Context) error {
 	var err error
 	if c.store != nil {
 		err = c.store.Close()
+		c.store = nil
 	}
-	// The presence part has closed it already if it was ever served.
-	if closeErr := c.listener.Close(); closeErr != nil && !errors.Is(closeErr, net.ErrClosed) {
-		err = errors.Join(err, closeErr)
+	c.metrics.release()
+	if c.listener != nil {
+		// The presence stage has closed it already if it was ever served.
+		if closeErr := c.listener.Close(); closeErr != nil && !errors.Is(closeErr, net.ErrClosed) {
+			err = errors.Join(err, closeErr)
+		}
+		c.listener = nil
 	}
 	return err
 }

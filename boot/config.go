@@ -14,9 +14,6 @@ import (
 	"github.com/errand-run/errand/cluster/records"
 )
 
-// Version is the version of this build; make sets it.
-var Version = "dev"
-
 // The drivers that Config.Drivers may name, in the order in which "auto" prefers
 // them.
 const (
@@ -55,8 +52,13 @@ const (
 	LogBytesMax     = 64 << 30
 )
 
+// ListenNone as Config.Listen means a node without an address: only this process
+// reaches it, by Instance.Client.
+const ListenNone = "none"
+
 // Config is everything that one node is told. The zero value of a field stands
 // for its default; Complete fills the defaults in and refuses what can not be.
+// Errors name a field as the flag of errand-node that sets it.
 type Config struct {
 	// Name is the node's identity in the cluster; the host name by default.
 	Name string
@@ -66,8 +68,8 @@ type Config struct {
 	// DataDir: a folder in memory that outlives the daemon. Nobody else may write to
 	// it. /run/errand by default, or one of the user's own if that is not root.
 	RuntimeDir string
-	// Listen is the API's address, host:port. Loopback only until nodes have
-	// certificates.
+	// Listen is the API's address, host:port, or ListenNone. Loopback only until nodes
+	// have certificates.
 	Listen string
 	// Dev drops the token and enables the process and null drivers.
 	Dev bool
@@ -92,13 +94,13 @@ type Config struct {
 	CPUMillis, MemoryBytes int64
 	// LogBytes is the most that is kept of one attempt's log.
 	LogBytes int64
-	// SandboxInit is the path of the helper binary; empty means the embedded one.
+	// SandboxInit is the path of the helper binary, which the containerd and process
+	// drivers need: cmd/sandbox-init, built with CGO_ENABLED=0. Empty means the embedded
+	// one, which only a build of this repository by make has.
 	SandboxInit string
 	// AcceptLossOf is what the operator gives up for good, for one start: LossOfStore,
 	// LossOfJournal, or nothing.
 	AcceptLossOf string
-	// LogLevel is debug, info, warn or error.
-	LogLevel string
 }
 
 // Complete returns the configuration with every default filled in, or an error
@@ -157,9 +159,6 @@ func (c Config) Complete() (Config, error) {
 	if loss := c.AcceptLossOf; loss != "" && loss != LossOfStore && loss != LossOfJournal {
 		refuse("accept-loss-of %q: must be store or journal", loss)
 	}
-	if _, err := parseLevel(c.LogLevel); err != nil {
-		refuse("log-level %q: must be debug, info, warn or error", c.LogLevel)
-	}
 	return c, errors.Join(problems...)
 }
 
@@ -176,7 +175,6 @@ func (c *Config) setDefaults() {
 	setDefault(&c.CPUMillis, int64(runtime.NumCPU())*1000)
 	setDefault(&c.MemoryBytes, machineMemory())
 	setDefault(&c.LogBytes, LogBytesDefault)
-	setDefault(&c.LogLevel, "info")
 	if len(c.Drivers) == 0 {
 		c.Drivers = []string{DriversAuto}
 	}
@@ -204,6 +202,9 @@ func setDefault[T comparable](field *T, value T) {
 
 // checkListen refuses what would serve an unencrypted API to a network.
 func checkListen(address string) error {
+	if address == ListenNone {
+		return nil
+	}
 	host, port, err := net.SplitHostPort(address)
 	if err != nil {
 		return fmt.Errorf("give a host and a port, as in %s", ListenDefault)

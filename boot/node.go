@@ -3,46 +3,36 @@ package boot
 import (
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/collectors"
 	"go.uber.org/fx"
-	"go.uber.org/zap"
 )
 
-// The whole of a start and of a stop; each part has its own, shorter deadline.
+// How long a whole start and a whole stop may take; each stage has its own, shorter
+// limit. An application that has a node needs at least as much: fx's own default is
+// 15 s.
 const (
-	startTimeout = 90 * time.Second
-	stopTimeout  = 90 * time.Second
+	StartTimeout = 90 * time.Second
+	StopTimeout  = 90 * time.Second
 )
 
 // Node is a whole node as an fx option. The configuration is completed here; an
-// error in it fails the application that includes it.
+// error in it fails the application that includes it. An application has one node.
 func Node(config Config) fx.Option {
 	complete, err := config.Complete()
 	if err != nil {
 		return fx.Error(err)
 	}
-	return fx.Options(
-		fx.StartTimeout(startTimeout),
-		fx.StopTimeout(stopTimeout),
-		fx.Module("errand-node",
-			fx.Supply(complete),
-			fx.Provide(
-				func(c Config) (*zap.Logger, error) { return NewLog(c.LogLevel) },
-				newRegistry,
-				newClusterAccess,
-				newNodeStorage,
-				newSandboxHost,
-				newSandboxAgent,
-				newPresence,
-			),
-			fx.Invoke(func(*Presence) {}),
-		),
+	return fx.Module("errand-node",
+		fx.Supply(settings{Config: complete, driversGiven: len(config.Drivers) > 0}, fx.Private),
+		fx.Provide(newMetrics, newEnd, newSequence, newClusterAccess, newNodeStorage, newSandboxHost, newSandboxAgent, newPresence, fx.Private),
+		fx.Supply(Parts{}),
+		fx.Provide(newInstance),
+		fx.Invoke(func(*Instance) {}),
 	)
 }
 
-func newRegistry() *prometheus.Registry {
-	registry := prometheus.NewRegistry()
-	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
-	return registry
+// settings is the completed configuration.
+type settings struct {
+	Config
+	// driversGiven tells that Config.Drivers was not left to its default.
+	driversGiven bool
 }

@@ -2,11 +2,12 @@ package boot
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"path/filepath"
+	"sync/atomic"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/fx"
 	"go.uber.org/zap"
 
@@ -17,105 +18,121 @@ import (
 // tokenFile is the API's token below the data directory.
 const tokenFile = "api.token"
 
-// Presence is the last part to start and the first to stop: while it is up, the
+// presence is the last stage to start and the first to stop: while it is up, the
 // node offers room and its API answers.
-type Presence struct {
-	config   Config
-	log      *zap.Logger
-	registry *prometheus.Registry
-	cluster  *clusterAccess
-	storage  *nodeStorage
-	host     *sandboxHost
-	agent    *sandboxAgent
+type presence struct {
+	parts     presenceParts
+	log       *zap.Logger
+	transport *transport
+	shown     atomic.Pointer[shown]
 
-	shutdown fx.Shutdowner
-	end      context.CancelFunc
-	served   chan error
+	listeners *listeners
+	finish    context.CancelFunc
+	served    chan error
 }
 
-// presenceParts are what a Presence is made of.
+// shown is what is known of a node that is up.
+type shown struct {
+	address string
+	drivers []string
+}
+
+// presenceParts are what a presence is made of.
 type presenceParts struct {
 	fx.In
 
-	Config   Config
-	Log      *zap.Logger
-	Registry *prometheus.Registry
+	Settings settings
+	Parts    Parts
+	Metrics  *metrics
 	Cluster  *clusterAccess
 	Storage  *nodeStorage
 	Host     *sandboxHost
 	Agent    *sandboxAgent
-	Shutdown fx.Shutdowner
+	End      *end
 }
 
-func newPresence(lifecycle fx.Lifecycle, p presenceParts) *Presence {
-	presence := &Presence{
-		config: p.Config, log: p.Log.Named("api"), registry: p.Registry, cluster: p.Cluster, storage: p.Storage, host: p.Host,
-		agent: p.Agent, shutdown: p.Shutdown,
+func newPresence(order *sequence, parts presenceParts) *presence {
+	p := &presence{parts: parts, log: parts.Parts.log("api"), transport: &transport{}}
+	order.add(stage{name: "node presence", startTimeout: 15 * time.Second, stopTimeout: 15 * time.Second, start: p.start, stop: p.stop})
+	return p
+}
+
+func (p *presence) state() shown {
+	if s := p.shown.Load(); s != nil {
+		return *s
 	}
-	add(lifecycle, part{name: "node presence", startTimeout: 15 * time.Second, stopTimeout: 15 * time.Second, start: presence.start, stop: presence.stop})
-	return presence
+	return shown{}
 }
 
-// Address is where the API answers, host:port. It is known once the node has
-// started.
-func (p *Presence) Address() string { return p.cluster.listener.Addr().String() }
-
-// Drivers are the sandbox drivers that were enabled, the default one first. They
-// are known once the node has started.
-func (p *Presence) Drivers() []string { return p.host.enabled }
-
-func (p *Presence) start(ctx context.Context) error {
-	server, err := p.newServer()
+func (p *presence) start(ctx context.Context) error {
+	config, err := p.serverConfig()
 	if err != nil {
 		return err
 	}
-	if err := p.agent.node.Announce(ctx); err != nil {
+	server, err := api.New(config)
+	if err != nil {
 		return err
 	}
+	if err := p.parts.Agent.node.Announce(ctx); err != nil {
+		server.Stop()
+		return err
+	}
+	p.shown.Store(&shown{address: p.parts.Cluster.address(), drivers: p.parts.Host.enabled})
+	if p.parts.Cluster.listener == nil {
+		p.listeners = listenOn(p.transport.open(config.Token))
+	} else {
+		p.listeners = listenOn(p.parts.Cluster.listener, p.transport.open(config.Token))
+	}
 	var serving context.Context
-	serving, p.end = context.WithCancel(context.WithoutCancel(ctx))
+	serving, p.finish = context.WithCancel(context.WithoutCancel(ctx))
 	p.served = make(chan error, 1)
 	go func() {
-		err := server.Serve(serving, p.cluster.listener)
+		err := server.Serve(serving, p.listeners)
 		if err != nil {
-			p.log.Error("the API has ended, so the node stops", zap.Error(err))
-			err = fmt.Errorf("%w (shutdown: %w)", err, p.shutdown.Shutdown(fx.ExitCode(1)))
+			p.log.Error("the API has ended, so the node can not go on", zap.Error(err))
+			if endErr := p.parts.End.because(fmt.Errorf("the API has ended: %w", err)); endErr != nil {
+				err = fmt.Errorf("%w (shutdown: %w)", err, endErr)
+			}
 		}
 		p.served <- err
 	}()
 	return nil
 }
 
-func (p *Presence) newServer() (*api.Server, error) {
+func (p *presence) serverConfig() (api.Config, error) {
 	config := api.Config{
-		Node: p.config.Name, Keys: p.cluster.keys, Store: p.cluster.store, Router: p.agent.node.Router(),
-		Logs: nodelogs.New(p.storage.logDir), Images: p.host.images(), Drivers: p.host.enabled,
-		Rand: systemRand{}, Dev: p.config.Dev, Gatherer: p.registry, Registerer: p.registry, Log: p.log,
+		Node: p.parts.Settings.Name, Keys: p.parts.Cluster.keys, Store: p.parts.Cluster.store, Router: p.parts.Agent.node.Router(),
+		Logs: nodelogs.New(p.parts.Storage.logDir), Images: p.parts.Host.images(), Drivers: p.parts.Host.enabled,
+		Rand: systemRand{}, Dev: p.parts.Settings.Dev, Gatherer: p.parts.Metrics.gatherer, Registerer: p.parts.Metrics, Log: p.log,
 		Ready: p.unready,
 	}
-	if !p.config.Dev {
-		var err error
-		if config.Token, err = api.LoadOrCreateToken(filepath.Join(p.config.DataDir, tokenFile)); err != nil {
-			return nil, err
-		}
+	if p.parts.Settings.Dev {
+		return config, nil
 	}
-	return api.New(config)
+	var err error
+	config.Token, err = api.LoadOrCreateToken(filepath.Join(p.parts.Settings.DataDir, tokenFile))
+	return config, err
 }
 
 // unready says what keeps the node from taking runs.
-func (p *Presence) unready() []string {
-	if trouble := p.agent.node.Status().Trouble; trouble != "" {
+func (p *presence) unready() []string {
+	if trouble := p.parts.Agent.node.Status().Trouble; trouble != "" {
 		return []string{trouble}
 	}
 	return nil
 }
 
-func (p *Presence) stop(ctx context.Context) error {
-	p.end()
+// stop waits for the calls under way; those that outlast its context are cut.
+func (p *presence) stop(ctx context.Context) error {
+	p.finish()
+	defer p.shown.Store(nil)
+	defer p.transport.close()
 	select {
 	case err := <-p.served:
 		return err
 	case <-ctx.Done():
-		return fmt.Errorf("calls under way: %w", ctx.Err())
 	}
+	p.listeners.cut()
+	err := <-p.served
+	return fmt.Errorf("calls under way were cut: %w", errors.Join(ctx.Err(), err))
 }

@@ -12,10 +12,11 @@ import (
 	"strings"
 	"time"
 
-	"go.uber.org/fx"
 	"go.uber.org/zap"
 
 	"github.com/errand-run/errand/api"
+	"github.com/errand-run/errand/api/nodelogs"
+	"github.com/errand-run/errand/cluster/records"
 	"github.com/errand-run/errand/nodes/pool"
 	"github.com/errand-run/errand/nodes/sandbox"
 	"github.com/errand-run/errand/nodes/sandbox/containerd"
@@ -29,26 +30,51 @@ import (
 // logSegments is in how many files an attempt's log is kept.
 const logSegments = 4
 
-// sandboxHost holds the drivers that this machine can offer.
-type sandboxHost struct {
-	config  Config
-	log     *zap.Logger
-	storage *nodeStorage
+// unwindTimeout bounds taking down what a failed start of a stage has left.
+const unwindTimeout = 10 * time.Second
 
-	pool       *pool.Pool
+// sandboxHost holds the drivers that this node has.
+type sandboxHost struct {
+	settings settings
+	parts    Parts
+	log      *zap.Logger
+	storage  *nodeStorage
+
+	pool *pool.Pool
+	// drivers are those that are open, the default one first, enabled their names.
+	drivers    []sandbox.Driver
 	enabled    []string
-	drivers    map[string]sandbox.Driver
 	containerd *containerd.Driver
 	private    *private.Daemon
 }
 
-func newSandboxHost(lifecycle fx.Lifecycle, config Config, log *zap.Logger, storage *nodeStorage) *sandboxHost {
-	h := &sandboxHost{config: config, log: log.Named("sandboxes"), storage: storage, drivers: map[string]sandbox.Driver{}}
-	add(lifecycle, part{name: "sandbox host", startTimeout: 45 * time.Second, stopTimeout: 30 * time.Second, start: h.start, stop: h.stop})
+func newSandboxHost(order *sequence, config settings, parts Parts, storage *nodeStorage) *sandboxHost {
+	h := &sandboxHost{settings: config, parts: parts, log: parts.log("sandboxes"), storage: storage}
+	order.add(stage{name: "sandbox host", startTimeout: 45 * time.Second, stopTimeout: 30 * time.Second, start: h.start, stop: h.stop})
 	return h
 }
 
 func (h *sandboxHost) start(ctx context.Context) error {
+	if err := h.openAll(ctx); err != nil {
+		patient, cancel := context.WithTimeout(context.WithoutCancel(ctx), unwindTimeout)
+		defer cancel()
+		return errors.Join(err, h.stop(patient))
+	}
+	named := map[string]sandbox.Driver{}
+	for i, driver := range h.drivers {
+		if h.parts.LogSink != nil {
+			driver = tapped(driver, h.parts.LogSink, nodelogs.New(h.storage.logDir), h.log.Named("sink"))
+			h.drivers[i] = driver
+		}
+		named[driver.Name()] = driver
+		h.enabled = append(h.enabled, driver.Name())
+	}
+	h.pool = pool.New(named)
+	return nil
+}
+
+// openAll opens the drivers of the configuration and lets the application choose.
+func (h *sandboxHost) openAll(ctx context.Context) error {
 	names, err := h.driverNames(ctx)
 	if err != nil {
 		return err
@@ -56,20 +82,51 @@ func (h *sandboxHost) start(ctx context.Context) error {
 	for _, name := range names {
 		driver, err := h.open(ctx, name)
 		if err != nil {
-			return errors.Join(fmt.Errorf("%s driver: %w", name, err), h.stop(ctx))
+			return fmt.Errorf("%s driver: %w", name, err)
 		}
-		h.drivers[name] = driver
-		h.enabled = append(h.enabled, name)
+		h.drivers = append(h.drivers, driver)
 	}
-	h.pool = pool.New(h.drivers)
+	if h.parts.Drivers == nil {
+		return nil
+	}
+	chosen, err := h.parts.Drivers(ctx, slices.Clone(h.drivers))
+	if err != nil {
+		return fmt.Errorf("drivers of the application: %w", err)
+	}
+	h.drivers = slices.DeleteFunc(slices.Clone(chosen), func(d sandbox.Driver) bool { return d == nil })
+	return checkDrivers(chosen)
+}
+
+// checkDrivers refuses what runs could not name.
+func checkDrivers(drivers []sandbox.Driver) error {
+	if len(drivers) == 0 {
+		return errors.New("drivers of the application: there is none")
+	}
+	seen := map[string]bool{}
+	for _, driver := range drivers {
+		if driver == nil {
+			return errors.New("drivers of the application: one is nil")
+		}
+		name := driver.Name()
+		if err := records.CheckName(name); err != nil {
+			return fmt.Errorf("drivers of the application: %q: %w", name, err)
+		}
+		if seen[name] {
+			return fmt.Errorf("drivers of the application: two are named %s", name)
+		}
+		seen[name] = true
+	}
 	return nil
 }
 
 // driverNames resolves "auto": containerd where there is root and a runtime; with
 // Dev, processes and null too. Nothing at all is an error that says what to do.
 func (h *sandboxHost) driverNames(ctx context.Context) ([]string, error) {
-	if !slices.Equal(h.config.Drivers, []string{DriversAuto}) {
-		return h.config.Drivers, nil
+	if !h.settings.driversGiven && h.parts.Drivers != nil {
+		return nil, nil
+	}
+	if !slices.Equal(h.settings.Drivers, []string{DriversAuto}) {
+		return h.settings.Drivers, nil
 	}
 	var names []string
 	missing := h.containerdMissing(ctx)
@@ -78,10 +135,10 @@ func (h *sandboxHost) driverNames(ctx context.Context) ([]string, error) {
 	} else {
 		h.log.Info("the containerd driver is not enabled", zap.String("because", missing))
 	}
-	if h.config.Dev {
+	if h.settings.Dev {
 		names = append(names, DriverProcess, DriverNull)
 	}
-	if len(names) == 0 {
+	if len(names) == 0 && h.parts.Drivers == nil {
 		return nil, fmt.Errorf("no sandbox driver: %s; name one with --drivers, or try --dev", missing)
 	}
 	return names, nil
@@ -92,10 +149,10 @@ func (h *sandboxHost) containerdMissing(ctx context.Context) string {
 	if os.Geteuid() != 0 {
 		return "containers need root"
 	}
-	if _, ok := private.Detect(ctx); ok && h.config.Containerd == ContainerdAuto {
+	if _, ok := private.Detect(ctx); ok && h.settings.Containerd == ContainerdAuto {
 		return ""
 	}
-	if filepath.IsAbs(h.config.Containerd) {
+	if filepath.IsAbs(h.settings.Containerd) {
 		return ""
 	}
 	for _, binary := range []string{"containerd", "runc"} {
@@ -107,7 +164,7 @@ func (h *sandboxHost) containerdMissing(ctx context.Context) string {
 }
 
 func (h *sandboxHost) open(ctx context.Context, name string) (sandbox.Driver, error) {
-	dir := filepath.Join(h.config.DataDir, name)
+	dir := filepath.Join(h.settings.DataDir, name)
 	if name == DriverNull {
 		return null.New(dir)
 	}
@@ -118,7 +175,7 @@ func (h *sandboxHost) open(ctx context.Context, name string) (sandbox.Driver, er
 	if name == DriverProcess {
 		return process.New(process.Config{
 			Dir: dir, NodeUUID: h.storage.uuid, Helper: helper,
-			LogSegmentBytes: h.config.LogBytes / logSegments, LogSegments: logSegments,
+			LogSegmentBytes: h.settings.LogBytes / logSegments, LogSegments: logSegments,
 		})
 	}
 	address, err := h.containerdAddress(ctx)
@@ -126,9 +183,9 @@ func (h *sandboxHost) open(ctx context.Context, name string) (sandbox.Driver, er
 		return nil, err
 	}
 	driver, err := containerd.New(ctx, containerd.Config{
-		Address: address, Namespace: h.config.ContainerdNamespace, NodeUUID: h.storage.uuid,
+		Address: address, Namespace: h.settings.ContainerdNamespace, NodeUUID: h.storage.uuid,
 		Dir: filepath.Join(dir, "sandboxes"), Init: helper,
-		LogSegmentBytes: h.config.LogBytes / logSegments, LogSegments: logSegments, Log: h.log.Named(name),
+		LogSegmentBytes: h.settings.LogBytes / logSegments, LogSegments: logSegments, Log: h.log.Named(name),
 	})
 	if err != nil {
 		return nil, err
@@ -140,12 +197,12 @@ func (h *sandboxHost) open(ctx context.Context, name string) (sandbox.Driver, er
 // installHelper puts sandbox-init where sandboxes find it, under a name that holds
 // its content's hash: sandboxes of an earlier version keep theirs.
 func (h *sandboxHost) installHelper() (string, error) {
-	dir := filepath.Join(h.config.DataDir, "bin")
-	if h.config.SandboxInit != "" {
-		if err := guest.Verify(h.config.SandboxInit); err != nil {
+	dir := filepath.Join(h.settings.DataDir, "bin")
+	if h.settings.SandboxInit != "" {
+		if err := guest.Verify(h.settings.SandboxInit); err != nil {
 			return "", err
 		}
-		return guest.InstallFile(dir, h.config.SandboxInit)
+		return guest.InstallFile(dir, h.settings.SandboxInit)
 	}
 	return guest.Install(dir)
 }
@@ -153,15 +210,15 @@ func (h *sandboxHost) installHelper() (string, error) {
 // containerdAddress is where containerd answers. A private one that an earlier
 // daemon left with sandboxes in it is taken up again, whatever else runs by now.
 func (h *sandboxHost) containerdAddress(ctx context.Context) (string, error) {
-	dir := filepath.Join(h.config.DataDir, "containerd")
-	switch h.config.Containerd {
+	dir := filepath.Join(h.settings.DataDir, "containerd")
+	switch h.settings.Containerd {
 	case ContainerdAuto:
 		if address, ok := private.Detect(ctx); ok && !private.Left(dir) {
 			return address, nil
 		}
 	case ContainerdPrivate:
 	default:
-		return strings.TrimPrefix(h.config.Containerd, "unix://"), nil
+		return strings.TrimPrefix(h.settings.Containerd, "unix://"), nil
 	}
 	var err error
 	h.private, err = private.Start(ctx, private.Config{Dir: dir, Log: h.log.Named("containerd")})
@@ -186,8 +243,8 @@ func (h *sandboxHost) stop(ctx context.Context) error {
 			idle = false
 		}
 	}
-	for _, name := range slices.Backward(h.enabled) {
-		err = errors.Join(err, h.drivers[name].Close())
+	for _, driver := range slices.Backward(h.drivers) {
+		err = errors.Join(err, driver.Close())
 	}
 	if h.private != nil {
 		end := h.private.Leave
@@ -196,6 +253,7 @@ func (h *sandboxHost) stop(ctx context.Context) error {
 		}
 		err = errors.Join(err, end(ctx))
 	}
+	h.pool, h.drivers, h.enabled, h.containerd, h.private = nil, nil, nil, nil, nil
 	return err
 }
 

@@ -9,7 +9,6 @@ import (
 	"strings"
 	"time"
 
-	"go.uber.org/fx"
 	"go.uber.org/zap"
 
 	"github.com/errand-run/errand/cluster/records"
@@ -26,18 +25,18 @@ const uuidFile = "node.uuid"
 // nodeStorage is what this machine keeps for itself: the journal, and the folder
 // of logs. Its start only reads; nothing is watched yet.
 type nodeStorage struct {
-	config  Config
-	log     *zap.Logger
-	cluster *clusterAccess
-	journal *journal.Journal
-	logDir  string
+	settings settings
+	log      *zap.Logger
+	cluster  *clusterAccess
+	journal  *journal.Journal
+	logDir   string
 	// uuid names this data directory for ever; all that is ours carries it.
 	uuid string
 }
 
-func newNodeStorage(lifecycle fx.Lifecycle, config Config, log *zap.Logger, cluster *clusterAccess) *nodeStorage {
-	s := &nodeStorage{config: config, log: log, cluster: cluster, logDir: filepath.Join(config.DataDir, "logs")}
-	add(lifecycle, part{name: "node storage", startTimeout: 20 * time.Second, stopTimeout: 10 * time.Second, start: s.start, stop: s.stop})
+func newNodeStorage(order *sequence, config settings, parts Parts, cluster *clusterAccess) *nodeStorage {
+	s := &nodeStorage{settings: config, log: parts.log("storage"), cluster: cluster, logDir: filepath.Join(config.DataDir, "logs")}
+	order.add(stage{name: "node storage", startTimeout: 20 * time.Second, stopTimeout: 10 * time.Second, start: s.start, stop: s.stop})
 	return s
 }
 
@@ -51,7 +50,7 @@ func (s *nodeStorage) start(ctx context.Context) error {
 		return fmt.Errorf("directory of logs: %w", err)
 	}
 	var err error
-	if s.journal, err = journal.Open(s.config.DataDir, s.config.RuntimeDir); err != nil {
+	if s.journal, err = journal.Open(s.settings.DataDir, s.settings.RuntimeDir); err != nil {
 		return err
 	}
 	content, err := loadJournal(ctx, s.journal)
@@ -69,7 +68,7 @@ func (s *nodeStorage) start(ctx context.Context) error {
 
 // keepUUID writes the uuid down, unless it stands there already.
 func (s *nodeStorage) keepUUID() error {
-	path := filepath.Join(s.config.DataDir, uuidFile)
+	path := filepath.Join(s.settings.DataDir, uuidFile)
 	if kept, err := readUUID(path); err != nil || kept == s.uuid {
 		return err
 	}
@@ -94,21 +93,21 @@ func readUUID(path string) (string, error) {
 // when the loss of its journal was accepted, or the one that was written down, or
 // a new one.
 func (s *nodeStorage) identity(ctx context.Context, journaled string) (string, error) {
-	lost := s.config.AcceptLossOf == LossOfJournal
-	if s.config.AcceptLossOf != "" {
-		s.log.Warn("a loss is accepted: start without --accept-loss-of the next time", zap.String("of", s.config.AcceptLossOf))
+	lost := s.settings.AcceptLossOf == LossOfJournal
+	if s.settings.AcceptLossOf != "" {
+		s.log.Warn("a loss is accepted: start without --accept-loss-of the next time", zap.String("of", s.settings.AcceptLossOf))
 	}
 	if journaled != "" {
 		if lost {
 			return "", fmt.Errorf("accept the loss of the journal: %s is there and is that of a node; if it is to be given up, move it away first",
-				filepath.Join(s.config.DataDir, journal.FileName))
+				filepath.Join(s.settings.DataDir, journal.FileName))
 		}
 		return journaled, nil
 	}
 	if lost {
-		result, err := s.cluster.store.Do(ctx, records.Read(records.Get(s.cluster.keys.NodeInfo(s.config.Name))))
+		result, err := s.cluster.store.Do(ctx, records.Read(records.Get(s.cluster.keys.NodeInfo(s.settings.Name))))
 		if err != nil {
-			return "", fmt.Errorf("read what the store knows of node %s: %w", s.config.Name, err)
+			return "", fmt.Errorf("read what the store knows of node %s: %w", s.settings.Name, err)
 		}
 		if kv, ok := result.First(0); ok {
 			info := &recordv1.NodeInfo{}
@@ -118,7 +117,7 @@ func (s *nodeStorage) identity(ctx context.Context, journaled string) (string, e
 			return info.GetUuid(), nil
 		}
 	}
-	kept, err := readUUID(filepath.Join(s.config.DataDir, uuidFile))
+	kept, err := readUUID(filepath.Join(s.settings.DataDir, uuidFile))
 	if err != nil || kept != "" {
 		return kept, err
 	}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/BurntSushi/toml"
 	"github.com/spf13/pflag"
+	"go.uber.org/zap/zapcore"
 
 	"github.com/errand-run/errand/boot"
 )
@@ -23,7 +24,8 @@ const envPrefix = "ERRAND_"
 
 // knobs defines every flag; each can also be given as ERRAND_<NAME> and as a key
 // of the TOML file.
-func knobs(config *boot.Config) *pflag.FlagSet {
+func knobs(asked *request) *pflag.FlagSet {
+	config := &asked.config
 	flags := pflag.NewFlagSet("errand-node", pflag.ContinueOnError)
 	flags.SortFlags = false
 	flags.StringVar(&config.DataDir, "data", boot.DataDirDefault, "the directory of everything this node keeps")
@@ -46,22 +48,37 @@ func knobs(config *boot.Config) *pflag.FlagSet {
 	flags.Int64Var(&config.LogBytes, "log-bytes", boot.LogBytesDefault, "the most that is kept of one attempt's log, in bytes, newest kept")
 	flags.StringVar(&config.SandboxInit, "sandbox-init", "", "path of the sandbox-init binary; the embedded one by default")
 	flags.StringVar(&config.AcceptLossOf, "accept-loss-of", "", "for one start: store or journal; what was lost is given up and what still runs of it is stopped")
-	flags.StringVar(&config.LogLevel, "log-level", "info", "debug, info, warn or error")
+	flags.StringVar(&asked.logLevel, "log-level", "info", "debug, info, warn or error")
 	return flags
 }
 
 // request is what the command line asks for.
 type request struct {
-	config  boot.Config
-	help    string
-	version bool
+	config boot.Config
+	// logLevel is debug, info, warn or error.
+	logLevel string
+	help     string
+	version  bool
+}
+
+// complete fills the defaults in and refuses what can not be.
+func (r *request) complete() error {
+	complete, err := r.config.Complete()
+	if complete.Listen == boot.ListenNone {
+		err = errors.Join(err, fmt.Errorf("listen %q: nobody could reach a daemon without an address", complete.Listen))
+	}
+	if _, levelErr := zapcore.ParseLevel(r.logLevel); levelErr != nil {
+		err = errors.Join(err, fmt.Errorf("log-level %q: must be debug, info, warn or error", r.logLevel))
+	}
+	r.config = complete
+	return err
 }
 
 // parse reads the flags, the environment and the file, in this order of
 // precedence.
 func parse(args, environment []string) (request, error) {
 	var asked request
-	flags := knobs(&asked.config)
+	flags := knobs(&asked)
 	file := flags.String("config", "", "a TOML file with the same names; "+configFileDefault+" if it exists")
 	help := flags.BoolP("help", "h", false, "show this help")
 	flags.BoolVar(&asked.version, "version", false, "print the version")

@@ -22,7 +22,7 @@ func TestFlagOutranksVariableOutranksFile(t *testing.T) {
 		t.Fatal(err)
 	}
 	c := asked.config
-	if c.DataDir != "/from/flag" || c.Name != "env" || c.LogLevel != "error" || c.SandboxesMax != 7 || !c.Dev || strings.Join(c.Drivers, ",") != "process,null" {
+	if c.DataDir != "/from/flag" || c.Name != "env" || asked.logLevel != "error" || c.SandboxesMax != 7 || !c.Dev || strings.Join(c.Drivers, ",") != "process,null" {
 		t.Fatalf("got %+v", c)
 	}
 }

@@ -1,7 +1,7 @@
 // Command node is the daemon, installed as errand-node: one process per machine
 // that takes runs from the API, runs them in sandboxes and keeps their records.
 //
-// It is nothing but boot.Node and a configuration.
+// It is nothing but boot.Node, a configuration and a log on standard error.
 package main
 
 import (
@@ -38,7 +38,7 @@ func main() {
 func run(ctx context.Context, args, environment []string, stdout, stderr io.Writer) int {
 	asked, err := parse(args, environment)
 	if err == nil && asked.help == "" && !asked.version {
-		asked.config, err = asked.config.Complete()
+		err = asked.complete()
 	}
 	switch {
 	case err != nil:
@@ -51,16 +51,21 @@ func run(ctx context.Context, args, environment []string, stdout, stderr io.Writ
 		fmt.Fprintln(stdout, boot.Version)
 		return exitOK
 	}
-	if err := serve(ctx, asked.config, stdout); err != nil {
+	if err := serve(ctx, asked, stdout); err != nil {
 		fmt.Fprintf(stderr, "errand-node: %v\n", err)
 		return exitFailed
 	}
 	return exitOK
 }
 
-func serve(ctx context.Context, config boot.Config, stdout io.Writer) error {
-	var presence *boot.Presence
-	app := fx.New(boot.Node(config), fx.Populate(&presence), fx.NopLogger)
+func serve(ctx context.Context, asked request, stdout io.Writer) error {
+	var node *boot.Instance
+	app := fx.New(
+		boot.Node(asked.config),
+		fx.Replace(boot.Parts{Log: newLog(asked.logLevel)}),
+		fx.Populate(&node),
+		fx.StartTimeout(boot.StartTimeout), fx.StopTimeout(boot.StopTimeout), fx.NopLogger,
+	)
 	if err := app.Err(); err != nil {
 		return err
 	}
@@ -70,7 +75,7 @@ func serve(ctx context.Context, config boot.Config, stdout io.Writer) error {
 		return err
 	}
 	fmt.Fprintf(stdout, "errand-node %s ready: name %s, API http://%s, drivers %s, data %s\n",
-		boot.Version, config.Name, presence.Address(), strings.Join(presence.Drivers(), " "), config.DataDir)
+		boot.Version, node.Name(), node.Address(), strings.Join(node.Drivers(), " "), asked.config.DataDir)
 	var ended fx.ShutdownSignal
 	select {
 	case <-ctx.Done():

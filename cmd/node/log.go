@@ -1,4 +1,4 @@
-package boot
+package main
 
 import (
 	"os"
@@ -8,14 +8,12 @@ import (
 	"golang.org/x/term"
 )
 
-func parseLevel(level string) (zapcore.Level, error) { return zapcore.ParseLevel(level) }
-
-// NewLog makes the daemon's log on standard error: readable on a terminal, JSON
-// anywhere else.
-func NewLog(level string) (*zap.Logger, error) {
-	lowest, err := parseLevel(level)
+// newLog makes the daemon's log on standard error: readable on a terminal, JSON
+// anywhere else. A level that is none was refused before.
+func newLog(level string) *zap.Logger {
+	lowest, err := zapcore.ParseLevel(level)
 	if err != nil {
-		return nil, err
+		lowest = zapcore.InfoLevel
 	}
 	encoding := zap.NewProductionEncoderConfig()
 	encoding.EncodeTime = zapcore.RFC3339NanoTimeEncoder
@@ -26,5 +24,5 @@ func NewLog(level string) (*zap.Logger, error) {
 		encoding.EncodeLevel = zapcore.CapitalColorLevelEncoder
 		encoder = zapcore.NewConsoleEncoder(encoding)
 	}
-	return zap.New(zapcore.NewCore(encoder, zapcore.Lock(os.Stderr), lowest)), nil
+	return zap.New(zapcore.NewCore(encoder, zapcore.Lock(os.Stderr), lowest))
 }
