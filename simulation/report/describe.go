@@ -80,9 +80,12 @@ func describeFault(f history.Fault) string {
 }
 
 // describeCall joins a call and its answer, and adds how it came out where the text
-// does not say that.
+// does not say that. An answer that is a run says what state it is in.
 func describeCall(c history.Call, said string) string {
 	text := fmt.Sprintf("[call %d", c.ID)
+	if run, ok := c.Detail.(*recordv1.Run); ok && run != nil {
+		text = stateOfRun(run) + " " + text
+	}
 	if !strings.Contains(said, c.Outcome) {
 		text += " " + c.Outcome
 	}
@@ -137,6 +140,11 @@ func stateOf(kv *records.KV) string {
 	if err != nil {
 		return "damaged"
 	}
+	return stateOfRun(run)
+}
+
+// stateOfRun is the same of a run that was read.
+func stateOfRun(run *recordv1.Run) string {
 	text := records.Word(run.GetStatus())
 	if p := run.GetPlacement(); p != nil {
 		text += fmt.Sprintf("(%s %d.%d)", p.GetNode(), run.GetAttempt(), p.GetNumber())

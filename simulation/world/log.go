@@ -62,12 +62,15 @@ func (c *logCore) Write(e zapcore.Entry, fields []zapcore.Field) error {
 		case f.Key == "stack", f.Key == "run":
 		case f.Key == "actor" && run != "" && strings.Contains(value, actors.KindRun+"/"+run):
 		default:
-			fmt.Fprintf(&b, " %s=%s", f.Key, value)
+			fmt.Fprintf(&b, " %s=%s", f.Key, strings.TrimPrefix(value, activatorPrefix))
 		}
 	}
 	c.world.log(history.Event{Kind: history.KindLog, Node: c.node, Run: run, Text: b.String()})
 	return nil
 }
+
+// activatorPrefix is what the names of all actors of a node begin with.
+const activatorPrefix = "activator/"
 
 func fieldText(f zapcore.Field) string {
 	encoder := zapcore.NewMapObjectEncoder()

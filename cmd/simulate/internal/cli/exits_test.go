@@ -69,7 +69,7 @@ func TestPanicLeavesAFolderAsWell(t *testing.T) {
 	}}
 	for _, mode := range [][]string{{"--seed", "1"}, {"--seeds", "1..1"}} {
 		code, out := runWith(t, fall, append(mode, "--nodes", "2", "--hours", "0.01")...)
-		if code != ExitPanicked || !strings.Contains(out, "panic: out of order (the stack is in result.txt)") || strings.Contains(out, "goroutine ") {
+		if code != ExitPanicked || !strings.Contains(out, "panic: out of order (the stack is in result.txt)") || strings.Contains(out, "goroutine ") || !strings.Contains(out, " 00:00:1") {
 			t.Errorf("exit %d\n%s", code, out)
 		}
 	}

@@ -53,10 +53,9 @@ func (a *app) explain(r world.Result, second *world.Result) {
 		fmt.Fprintln(out, "    "+report.Line(e))
 	}
 	if err != nil {
-		fmt.Fprintf(out, "  evidence: %v\n", err)
-	} else {
-		fmt.Fprintf(out, "  evidence: %s\n", folder)
+		folder = strings.TrimPrefix(folder+", not whole: ", ", not whole: ") + strings.ReplaceAll(err.Error(), "\n", "; ")
 	}
+	fmt.Fprintf(out, "  evidence: %s\n", folder)
 	first, _ := r.First()
 	fmt.Fprintf(out, "  replay: %s\n", a.replay(r.Plan.Seed, first.Run))
 }
@@ -68,9 +67,19 @@ func (a *app) evidence(r world.Result, differs bool) (folder string, last []hist
 	if err := os.MkdirAll(folder, 0o755); err != nil {
 		return "", nil, fmt.Errorf("make folder: %w", err)
 	}
-	first, _ := r.First()
+	first, found := r.First()
+	until := first.At
+	if !found {
+		until = r.At // a panic, or two executions that differ
+	}
 	about := subject(first)
 	page := report.NewPage(report.Filter{Run: first.Run}, pageMarksMax)
+	// What is small and matters most comes first: the disk may be full.
+	data, err := plan.Encode(r.Plan)
+	if err == nil {
+		err = os.WriteFile(filepath.Join(folder, "plan.json"), data, 0o644)
+	}
+	err = errors.Join(err, write(filepath.Join(folder, "result.txt"), func(out io.Writer) error { return a.writeResult(out, r, first.Run) }))
 	var again *world.World
 	written := write(filepath.Join(folder, "trace.txt"), func(text io.Writer) error {
 		return write(filepath.Join(folder, "history.jsonl"), func(events io.Writer) error {
@@ -82,7 +91,7 @@ func (a *app) evidence(r world.Result, differs bool) (folder string, last []hist
 				if e.Kind != history.KindTurn {
 					objects.Observe(e)
 				}
-				if about(e) && e.At <= first.At {
+				if about(e) && e.At <= until {
 					if last = append(last, e); len(last) > lastEvents {
 						last = last[1:]
 					}
@@ -98,10 +107,7 @@ func (a *app) evidence(r world.Result, differs bool) (folder string, last []hist
 	if differs {
 		written = errors.Join(written, write(filepath.Join(folder, "difference.txt"), func(out io.Writer) error { return a.differ(r.Plan, out) }))
 	}
-	data, encodeErr := plan.Encode(r.Plan)
-	return folder, last, errors.Join(written, encodeErr,
-		os.WriteFile(filepath.Join(folder, "plan.json"), data, 0o644),
-		write(filepath.Join(folder, "result.txt"), func(out io.Writer) error { return a.writeResult(out, r, first.Run) }),
+	return folder, last, errors.Join(err, written,
 		write(filepath.Join(folder, "store.txt"), func(out io.Writer) error { return dump(again, out) }),
 		writePage(filepath.Join(folder, "page.html"), page, r))
 }
