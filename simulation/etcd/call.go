@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/errand-run/errand/actors"
+	"github.com/errand-run/errand/cluster/flight"
 	"github.com/errand-run/errand/cluster/records"
 )
 
@@ -37,6 +38,11 @@ type call struct {
 	lease  int64
 	ttl    time.Duration
 	follow *follow
+	// flight is set for what carries others; ticket is what the machine knows of one that
+	// is carried, aboard says that it has left.
+	flight *flight.Flight[*call]
+	ticket *flight.Member[*call]
+	aboard bool
 	// One of the two is called once.
 	deliver      func(records.Result)
 	deliverLease func(actors.LeaseResult)
@@ -57,7 +63,9 @@ type call struct {
 type answer struct {
 	err    error
 	result records.Result
-	lease  actors.LeaseResult
+	// children are the results of those on a flight.
+	children []records.Result
+	lease    actors.LeaseResult
 }
 
 // send makes an attempt. A connection that is refused moves on to the next member.
@@ -218,19 +226,26 @@ func (c *Cluster) carryOut(k *call) answer {
 
 // transact carries out a transaction or a read.
 func (c *Cluster) transact(k *call) answer {
-	txn := c.translator.translate(&k.txn)
-	if err := c.check(txn); err != nil {
-		return answer{err: err}
+	if k.flight != nil && len(k.flight.Members) > 1 {
+		return c.fly(k)
 	}
-	if c.Faults.Full && txn.grows() {
-		return answer{err: ErrNoSpace}
-	}
-	response, err := c.apply(txn, c.translator.ops[:0])
+	response, err := c.admit(c.translator.translate(&k.txn), c.translator.ops[:0])
 	if err != nil {
 		return answer{err: err}
 	}
 	c.translator.ops = response.Ops
 	return answer{result: result(response, c.members[k.member].term)}
+}
+
+// admit carries a client's transaction out, or refuses it.
+func (c *Cluster) admit(txn *Txn, into []OpResponse) (Response, error) {
+	if err := c.check(txn); err != nil {
+		return Response{}, err
+	}
+	if c.Faults.Full && txn.grows() {
+		return Response{}, ErrNoSpace
+	}
+	return c.apply(txn, into)
 }
 
 // readLocal answers from what the member has applied, however old.

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/errand-run/errand/actors"
+	"github.com/errand-run/errand/cluster/flight"
 	"github.com/errand-run/errand/cluster/records"
 )
 
@@ -29,6 +30,8 @@ type Client struct {
 	// Deliver is handed each delivery, and may keep it, as a machine does that stands
 	// still. Nil delivers at once.
 	Deliver func(deliver func())
+	// Flaw is what is wrong with how flights are handled; 0 is nothing.
+	Flaw Flaw
 
 	cluster *Cluster
 	link    *Link
@@ -37,7 +40,11 @@ type Client struct {
 	closed   bool
 	inFlight int
 	queue    []*call
-	follows  []*follow
+	// machine decides which writes are sent together; nil sends each by itself.
+	// submitted counts what it was given.
+	machine   *flight.Machine[*call]
+	submitted uint64
+	follows   []*follow
 	// probing says that the next look at the follows is set.
 	probing bool
 }
@@ -51,6 +58,9 @@ var (
 // its way to the members.
 func (c *Cluster) Client(name string) *Client {
 	client := &Client{cluster: c, link: c.Link(name), member: c.rand.IntN(len(c.members))}
+	if n := c.options.Flights; n > 0 {
+		client.machine = flight.New[*call](flight.Options{Flights: n, Alone: aloneMax, Members: flight.Limit})
+	}
 	c.clients = append(c.clients, client)
 	return client
 }
@@ -93,13 +103,20 @@ func (c *Client) Txn(txn records.Txn, deliver func(records.Result)) {
 		k.verb = verbRead
 	}
 	err := known(&txn)
-	if err == nil && len(c.queue) >= queuedMax {
+	shared := c.machine != nil && k.verb == verbWrite
+	waiting := len(c.queue)
+	if c.machine != nil {
+		waiting += c.machine.Waiting()
+	}
+	if err == nil && waiting >= queuedMax {
 		err = records.Errorf(records.ClassUnavailable, "%d transactions wait already", queuedMax)
 	}
 	switch {
 	case c.closed:
 	case err != nil:
 		c.cluster.timeline.After(0, func() { c.finish(k, answer{err: err}) })
+	case shared:
+		c.submit(k)
 	case c.inFlight >= inFlightMax:
 		c.queue = append(c.queue, k)
 	default:
@@ -211,10 +228,12 @@ func (c *Client) finish(k *call, a answer) {
 		c.next()
 	}
 	var err error
-	if a.err != nil {
+	if a.err != nil && k.flight == nil {
 		err = k.errorOf(a.err)
 	}
 	switch {
+	case k.flight != nil:
+		c.land(k, a)
 	case k.follow != nil:
 		k.follow.again()
 	case k.deliverLease != nil:

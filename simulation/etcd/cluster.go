@@ -51,6 +51,9 @@ type Options struct {
 	Expiry Within
 	// Deposed is how long a leader that wakes up believes to be one still.
 	Deposed Within
+	// Flights is how many flights of transactions a client may have under way; 0 means
+	// that it sends each transaction by itself.
+	Flights int
 	// OpsMax bounds the operations of a transaction; 0 means OpsMax.
 	OpsMax int
 	// Retention is how long old revisions are kept; negative means for ever.

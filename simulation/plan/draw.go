@@ -87,6 +87,10 @@ func drawOptions(r *rand.Rand, wanted Wanted) Options {
 		Start:   Duration(pick(r, time.Millisecond, 20*time.Millisecond, 200*time.Millisecond)),
 		Kill:    Duration(pick(r, time.Millisecond, 10*time.Millisecond, 300*time.Millisecond)),
 	}
+	o.Flights = pick(r, 0, 1, 1, 1, 2, 4)
+	if chance(r, 0.2) {
+		o.OpsMax = pick(r, OpsLeast, 20, 40)
+	}
 	return o
 }
 

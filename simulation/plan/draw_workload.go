@@ -11,6 +11,9 @@ import (
 // smallIDs is how many idempotency keys half of the keyed submits share.
 const smallIDs = 6
 
+// crowdsMax is how many crowds there are at most.
+const crowdsMax = 4
+
 func drawWorkload(r *rand.Rand, o Options) []Call {
 	var calls []Call
 	runs := 0
@@ -30,7 +33,31 @@ func drawWorkload(r *rand.Rand, o Options) []Call {
 			at += between(r, 0, pick(r, time.Millisecond, 100*time.Millisecond, 2*time.Second))
 		}
 	}
+	calls = append(calls, drawCrowds(r, o)...)
 	slices.SortStableFunc(calls, func(a, b Call) int { return cmp.Compare(a.At, b.At) })
+	return calls
+}
+
+// drawCrowds draws moments at which many want something through one node at once, some
+// of them the same: what the node then asks of the store leaves together.
+func drawCrowds(r *rand.Rand, o Options) (calls []Call) {
+	for crowd := 0; crowd < crowdsMax && chance(r, 0.6); crowd++ {
+		at, node := Duration(between(r, 0, o.Length.D()).Round(time.Millisecond)), NodeName(r.IntN(o.Nodes))
+		for i := range 2 + r.IntN(10) {
+			label := fmt.Sprintf("c%d-%d", crowd, i)
+			first := Call{At: at, Verb: VerbSubmit, Node: node, Label: label, App: "crowd", Command: drawCommand(r)}
+			first.Command.Takes = Duration(between(r, 0, 3*time.Second).Round(time.Millisecond))
+			if chance(r, 0.5) {
+				first.Key = fmt.Sprintf("crowd-%d-%d", crowd, r.IntN(3))
+			}
+			calls = append(calls, first)
+			if chance(r, 0.4) {
+				calls = append(calls, Call{
+					At: at + Duration(between(r, 0, pick(r, 5*time.Millisecond, 300*time.Millisecond)).Round(time.Millisecond)), Verb: VerbCancel, Node: node, Label: label,
+				})
+			}
+		}
+	}
 	return calls
 }
 

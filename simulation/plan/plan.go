@@ -61,7 +61,12 @@ type Options struct {
 	// Solo is a single node with a session that never ends.
 	Solo bool `json:"solo,omitempty"`
 	// Members is how many members the store has.
-	Members int   `json:"members"`
+	Members int `json:"members"`
+	// Flights is how many flights of transactions each node may have under way; 0 sends
+	// every transaction by itself. OpsMax is how many operations the store takes in one;
+	// 0 is as many as by default.
+	Flights int   `json:"flights,omitempty"`
+	OpsMax  int   `json:"ops_max,omitempty"`
 	Shards  int32 `json:"shards"`
 	// SandboxesMax is how many sandboxes a node takes at one time.
 	SandboxesMax int64  `json:"sandboxes_max"`
@@ -203,6 +208,8 @@ func Decode(data []byte) (Plan, error) {
 const (
 	NodesMax   = 15
 	MembersMax = 7
+	// OpsLeast is the least of operations that the store must take in a transaction.
+	OpsLeast = 16
 )
 
 // Check finds what no world can be made of.
@@ -220,6 +227,9 @@ func (p Plan) Check() error {
 	}
 	if o.Solo && o.Nodes != 1 {
 		faults = append(faults, fmt.Errorf("solo: there are %d nodes", o.Nodes))
+	}
+	if o.Flights < 0 || o.OpsMax != 0 && o.OpsMax < OpsLeast {
+		faults = append(faults, fmt.Errorf("flights and ops_max: must not be below 0 and %d", OpsLeast))
 	}
 	if o.Shards < 1 || o.SandboxesMax < 1 {
 		faults = append(faults, errors.New("shards and sandboxes_max must be above 0"))

@@ -27,6 +27,7 @@ func (w *World) build() {
 	way := o.Latency.Store.D() / 3
 	store.Latency = etcd.Within{Min: way / 2, Max: 2 * way}
 	store.Commit = store.Latency
+	store.Flights, store.OpsMax = o.Flights, o.OpsMax
 	w.Store = etcd.New(w.timeline, w.streams.Of("store"), w.history, store)
 	w.found()
 
