@@ -45,6 +45,7 @@ const (
 	G11          Guarantee = "G11 explained"
 	G12          Guarantee = "G12 fencing token"
 	Linearizable Guarantee = "linearizable"
+	Together     Guarantee = "together"
 	Liveness     Guarantee = "liveness"
 	Canary       Guarantee = "canary"
 )

@@ -41,6 +41,7 @@ func New(config Config) *Set {
 		g11Explained{},
 		g12FencingToken{},
 		newLinearizable(),
+		newTogether(),
 	}
 	if config.Canary {
 		s.checkers = append(s.checkers, canary{})

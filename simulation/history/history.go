@@ -128,6 +128,21 @@ type Call struct {
 	Detail  any
 }
 
+// Contended is one of the transactions of a contention: the Detail of such a call's
+// answer is a list of them.
+type Contended struct {
+	Key, Value string
+	Result     records.Result
+}
+
+// Keys of contentions lie in ContendedFolder, below the cluster's root; those of a pair
+// end in ContendedLeft and ContendedRight.
+const (
+	ContendedFolder = "contended/"
+	ContendedLeft   = "left"
+	ContendedRight  = "right"
+)
+
 // History collects the events of one world. It belongs to one goroutine.
 type History struct {
 	// Step is how many turns the world has made, for events that do not say so; it may

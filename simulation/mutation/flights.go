@@ -1,6 +1,7 @@
 package mutation
 
 import (
+	"fmt"
 	"time"
 
 	"github.com/errand-run/errand/simulation/etcd"
@@ -30,15 +31,16 @@ func crowded(p *plan.Plan) {
 			for range 8 {
 				submit(p, at, node, plan.Command{Takes: plan.Duration(300 * time.Millisecond)})
 			}
+			label := fmt.Sprintf("m%d-%d", i, k)
+			p.Workload = append(p.Workload, plan.Call{At: at, Verb: plan.VerbContend, Node: node, Label: label})
 		}
 	}
 }
 
-// crowdedUnsurely does so while writes time out and the same is submitted again.
+// crowdedUnsurely does so while writes time out.
 func crowdedUnsurely(p *plan.Plan) {
 	crowded(p)
 	unknowns(p)
-	reusedUnsurely(p)
 }
 
 // narrow lets the store take few operations in a transaction.

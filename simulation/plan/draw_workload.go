@@ -57,6 +57,7 @@ func drawCrowds(r *rand.Rand, o Options) (calls []Call) {
 				})
 			}
 		}
+		calls = append(calls, Call{At: at, Verb: VerbContend, Node: node, Label: fmt.Sprintf("c%d", crowd)})
 	}
 	return calls
 }

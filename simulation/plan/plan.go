@@ -132,6 +132,9 @@ const (
 	VerbGet    = "get"
 	// VerbDelete deletes a run that has ended, as retention does.
 	VerbDelete = "delete"
+	// VerbContend hands transactions to the store at one moment that get in each other's
+	// way. It is about no run; its label must be its own.
+	VerbContend = "contend"
 )
 
 // Call is one call of a client.

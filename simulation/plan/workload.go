@@ -68,7 +68,7 @@ func (c Call) check() error {
 	if c.At < 0 {
 		return fmt.Errorf("at %s: is before the beginning", c.At)
 	}
-	if !slices.Contains([]string{VerbSubmit, VerbCancel, VerbGet, VerbDelete}, c.Verb) {
+	if !slices.Contains([]string{VerbSubmit, VerbCancel, VerbGet, VerbDelete, VerbContend}, c.Verb) {
 		return fmt.Errorf("there is no verb %q", c.Verb)
 	}
 	if c.Verb != VerbSubmit {

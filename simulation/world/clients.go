@@ -103,7 +103,7 @@ func (c *clients) begin(planned plan.Call) {
 		a.answer(outcomeRefused, records.ClassUnavailable, "nobody listens")
 		return
 	}
-	if a.run == "" {
+	if a.run == "" && a.Verb != plan.VerbContend {
 		a.answer(outcomeRefused, records.ClassNotFound, "the label was never submitted")
 		return
 	}
@@ -154,6 +154,8 @@ func (a *call) carryOut() {
 		})
 	case plan.VerbDelete:
 		a.remove(1)
+	case plan.VerbContend:
+		a.contend()
 	default:
 		a.read(func(run *recordv1.Run) { a.answer(outcomeOK, run, "read") })
 	}
