@@ -3,9 +3,11 @@ package cli
 import (
 	"bytes"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 
+	"github.com/errand-run/errand/simulation/mutation"
 	"github.com/errand-run/errand/simulation/plan"
 	"github.com/errand-run/errand/simulation/world"
 )
@@ -118,5 +120,38 @@ func TestReplayIsReadByAShellAsItIsMeant(t *testing.T) {
 	got := shellLine([]string{"simulate", "--plan", "my plan's.json", "--trace", ""})
 	if want := `simulate --plan 'my plan'\''s.json' --trace ''`; got != want {
 		t.Errorf("%s, want %s", got, want)
+	}
+}
+
+// Without a protection a plan fails; what is left of it is little, the same each time,
+// and fails by the same guarantee when it is replayed.
+func TestMinimizedPlanIsSmallAndFailsAgain(t *testing.T) {
+	t.Chdir(t.TempDir())
+	table := mutation.Table()
+	m := table[slices.IndexFunc(table, func(m mutation.Mutation) bool { return m.Name == "end not clamped" })]
+	whole, err := plan.Encode(m.Plan(1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile("whole.json", whole, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	var first []byte
+	for range 2 {
+		code, out := runWith(t, world.Setup{Ports: m.Ports}, "--minimize", "whole.json", "--out", "small.json")
+		data, err := os.ReadFile("small.json")
+		if code != ExitPassed || err != nil || !strings.Contains(out, "G11 explained: 1 of 3 faults, 1 of 25 calls, ") {
+			t.Fatalf("exit %d, %v\n%s", code, err, out)
+		}
+		if first != nil && !bytes.Equal(first, data) {
+			t.Errorf("cut down again it is another plan:\n%s\n%s", first, data)
+		}
+		first = data
+	}
+	if code, out := runWith(t, world.Setup{Ports: m.Ports}, "--plan", "small.json"); code != ExitViolated || !strings.Contains(out, "G11 explained: step ") {
+		t.Errorf("exit %d\n%s", code, out)
+	}
+	if code, out := runWith(t, world.Setup{}, "--plan", "small.json"); code != ExitPassed {
+		t.Errorf("it fails with the protection too: exit %d\n%s", code, out)
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -68,9 +69,11 @@ func (a *app) describe(p plan.Plan) {
 	if o.Solo {
 		solo = " in solo"
 	}
-	classes := make([]string, len(o.Classes))
-	for i, class := range o.Classes {
-		classes[i] = string(class)
+	var classes []string
+	for _, class := range plan.Classes() {
+		if slices.ContainsFunc(p.Faults, func(f plan.Fault) bool { return f.What.Class() == class }) {
+			classes = append(classes, string(class))
+		}
 	}
 	faults := "no faults"
 	if len(p.Faults) > 0 {
