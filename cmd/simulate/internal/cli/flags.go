@@ -3,6 +3,7 @@ package cli
 import (
 	"errors"
 	"fmt"
+	"io"
 	"maps"
 	"os"
 	"path/filepath"
@@ -19,6 +20,9 @@ import (
 
 // hoursMax is the longest time that may be asked for, a leap year.
 const hoursMax = 24 * 366
+
+// fileBytesMax bounds a plan and a workload: some 100,000 calls.
+const fileBytesMax = 32 << 20
 
 // options are the flags.
 type options struct {
@@ -204,7 +208,7 @@ func (a *app) wantFaults() error {
 
 // wantWorkload reads a workload that every world which is drawn can carry out whole.
 func (a *app) wantWorkload() error {
-	data, err := os.ReadFile(a.workload)
+	data, err := readFile(a.workload)
 	if err != nil {
 		return fmt.Errorf("--workload: %w", err)
 	}
@@ -229,8 +233,22 @@ func (a *app) wantWorkload() error {
 	return nil
 }
 
+// readFile reads a file that is not larger than any that makes sense.
+func readFile(name string) ([]byte, error) {
+	file, err := os.Open(name)
+	if err != nil {
+		return nil, err
+	}
+	defer file.Close()
+	data, err := io.ReadAll(io.LimitReader(file, fileBytesMax+1))
+	if err == nil && len(data) > fileBytesMax {
+		err = fmt.Errorf("%s: it has more than %d bytes", name, fileBytesMax)
+	}
+	return data, err
+}
+
 func readPlan(file string) (plan.Plan, error) {
-	data, err := os.ReadFile(file)
+	data, err := readFile(file)
 	if err != nil {
 		return plan.Plan{}, fmt.Errorf("read plan: %w", err)
 	}
