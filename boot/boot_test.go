@@ -17,7 +17,12 @@ import (
 	"github.com/errand-run/errand/nodes/sandbox/guest/guesttest"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	if dir := os.Getenv(asHost); dir != "" {
+		os.Exit(beHost(dir))
+	}
+	goleak.VerifyTestMain(m)
+}
 
 func TestGraphIsComplete(t *testing.T) {
 	if err := fx.ValidateApp(boot.Node(boot.Config{DataDir: t.TempDir()}), fx.NopLogger); err != nil {

@@ -1,7 +1,6 @@
 package boot
 
 import (
-	"errors"
 	"fmt"
 	"sync"
 
@@ -35,11 +34,7 @@ func newMetrics(parts Parts) *metrics {
 // Register implements prometheus.Registerer.
 func (m *metrics) Register(collector prometheus.Collector) error {
 	if err := m.Registerer.Register(collector); err != nil {
-		var duplicate prometheus.AlreadyRegisteredError
-		if errors.As(err, &duplicate) {
-			return fmt.Errorf("%w (two nodes on one registry? give each a label with prometheus.WrapRegistererWith)", err)
-		}
-		return err
+		return fmt.Errorf("%w (two nodes on one registry? give each its label with prometheus.WrapRegistererWith)", err)
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()

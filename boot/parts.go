@@ -21,7 +21,7 @@ type Parts struct {
 	Log *zap.Logger
 	// Metrics takes the node's metrics, for as long as it is up. By default they have a
 	// registry of their own, with those of the process. Two nodes on one registry need
-	// a label each: prometheus.WrapRegistererWith.
+	// the same label with different values: prometheus.WrapRegistererWith.
 	Metrics prometheus.Registerer
 	// Gatherer is what the API shows under /metrics: by default the node's own
 	// registry, or Metrics if that gathers too.
