@@ -19,6 +19,7 @@ import (
 // against streamsMax; every other call is bounded by callTimeout.
 var longCalls = map[string]bool{
 	errandv1connect.RunServiceWatchProcedure:    true,
+	errandv1connect.RunServiceChangesProcedure:  true,
 	errandv1connect.RunServiceWaitProcedure:     true,
 	errandv1connect.RunServiceLogsProcedure:     true,
 	errandv1connect.ImageServiceImportProcedure: true,

@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -134,8 +135,9 @@ func TestHalfABodyIsToldThatTheNodeStops(t *testing.T) {
 func TestAWholeRequestIsAnsweredWellAfterTheStop(t *testing.T) {
 	r := newRig(t)
 	entered, release := make(chan struct{}), make(chan struct{})
+	var once sync.Once
 	r.store.do = func(ctx context.Context, txn records.Txn) (records.Result, error) {
-		close(entered)
+		once.Do(func() { close(entered) })
 		select {
 		case <-release:
 			return etcd.Do(ctx, txn)

@@ -30,6 +30,7 @@ const (
 	CodeLogElsewhere        Code = "LOG_ELSEWHERE"
 	CodeLogUnreadable       Code = "LOG_UNREADABLE"
 	CodeLogLost             Code = "LOG_LOST"
+	CodeListAgain           Code = "LIST_AGAIN"
 	CodeNodeNotFound        Code = "NODE_NOT_FOUND"
 	CodeNodeStopping        Code = "NODE_STOPPING"
 	CodeNoImages            Code = "NO_IMAGES"
@@ -73,6 +74,7 @@ var codeTable = [...]CodeMeaning{
 	{CodeLogElsewhere, connect.CodeUnavailable, "The log lies on another node, which the text names.", true},
 	{CodeLogUnreadable, connect.CodeInternal, "The log's files can not be read.", true},
 	{CodeLogLost, connect.CodeDataLoss, "The command was started and there is no log of it: no output was recorded, or its files are gone. The text tells which.", false},
+	{CodeListAgain, connect.CodeOutOfRange, "What changed since this position can not be told any more, or the position is another store's: list again and go on from that list's position.", false},
 	{CodeNodeNotFound, connect.CodeNotFound, "No node of this name is registered.", false},
 	{CodeNodeStopping, connect.CodeUnavailable, "The node is stopping; call again and it, or another, goes on.", true},
 	{CodeNoImages, connect.CodeFailedPrecondition, "The node keeps no images: its containerd driver is not enabled.", false},

@@ -66,6 +66,10 @@ func (s *hubStore) Scan(ctx context.Context, _ records.Scan) ([]records.KV, erro
 	return []records.KV{kv}, nil
 }
 
+func (s *hubStore) Past(context.Context, string, int64, int64, int) ([]records.Event, int64, error) {
+	return nil, 0, records.Errorf(records.ClassUnavailable, "away")
+}
+
 // change makes another state and tells of it, unless the watch has missed it.
 func (s *hubStore) change(missed bool) {
 	s.mod++

@@ -71,6 +71,15 @@ func (s *runService) List(ctx context.Context, request *errandv1.ListRunsRequest
 		return nil, withInfo(CodeInvalidPageToken, fmt.Errorf("page_token: %w", err),
 			[]*errandv1.FieldViolation{{Field: "page_token", Text: err.Error()}})
 	}
+	response := &errandv1.ListRunsResponse{}
+	if request.GetPageToken() == "" {
+		// Before anything is read: what comes later is a change.
+		now, err := s.now(ctx)
+		if err != nil {
+			return nil, err
+		}
+		response.Position = now.String()
+	}
 	p := &page{filter: wanted, size: size, seen: map[string]bool{}}
 	more := false
 	if !at.finished {
@@ -84,9 +93,10 @@ func (s *runService) List(ctx context.Context, request *errandv1.ListRunsRequest
 			return nil, err
 		}
 	}
-	response := &errandv1.ListRunsResponse{Runs: p.runs}
+	response.Runs, response.Examined = p.runs, int64(p.examined)
 	if more {
 		response.NextPageToken = at.token(filters)
+		response.ExaminedBackTo = timeOf(at.ended)
 	}
 	return response, nil
 }

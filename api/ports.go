@@ -22,6 +22,9 @@ type Store interface {
 	// Reset says that changes may have been missed. deliver does not block, is called
 	// from one goroutine at a time, and owns what it is given.
 	FollowChanges(prefix string, deliver func(records.Batch)) (stop func())
+	// Past returns the changes below a prefix in (from, until], from being after or, if
+	// the store does not hold them any more or they are more than limit, later.
+	Past(ctx context.Context, prefix string, after, until int64, limit int) (events []records.Event, from int64, err error)
 }
 
 // Router reaches actors wherever they are.

@@ -56,13 +56,28 @@ func (cryptoRand) Fill(b []byte) { _, _ = rand.Read(b) }
 
 func newRig(t *testing.T, changes ...func(*api.Config)) *rig {
 	t.Helper()
-	r := &rig{
-		t:       t,
-		keys:    records.Keys{Root: fmt.Sprintf("/t%d/", roots.Add(1)), Shards: 64},
-		store:   &tapStore{Store: etcd},
-		logRoot: t.TempDir(),
-		served:  make(chan error, 1),
-	}
+	r := &rig{t: t, keys: records.Keys{Root: fmt.Sprintf("/t%d/", roots.Add(1)), Shards: 64}, store: &tapStore{Store: etcd}}
+	r.serve(changes...)
+	return r
+}
+
+// another is one more server on the same records: another node, or this one after a
+// restart. The store, unless nil, replaces its own.
+func (r *rig) another(store api.Store) *rig {
+	r.t.Helper()
+	other := &rig{t: r.t, keys: r.keys, store: &tapStore{Store: etcd}}
+	other.serve(func(config *api.Config) {
+		if store != nil {
+			config.Store = store
+		}
+	})
+	return other
+}
+
+// serve starts the server and makes its clients.
+func (r *rig) serve(changes ...func(*api.Config)) {
+	r.t.Helper()
+	r.logRoot, r.served = r.t.TempDir(), make(chan error, 1)
 	var cancel context.CancelFunc
 	r.ctx, cancel = context.WithTimeout(context.Background(), 60*time.Second)
 	r.router = &router{rig: r}
@@ -75,11 +90,11 @@ func newRig(t *testing.T, changes ...func(*api.Config)) *rig {
 	}
 	var err error
 	if r.server, err = api.New(config); err != nil {
-		t.Fatal(err)
+		r.t.Fatal(err)
 	}
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
-		t.Fatal(err)
+		r.t.Fatal(err)
 	}
 	serving, stop := context.WithCancel(context.Background())
 	r.stop = stop
@@ -87,15 +102,14 @@ func newRig(t *testing.T, changes ...func(*api.Config)) *rig {
 	r.url = "http://" + listener.Addr().String()
 	r.http = newHTTPClient(true)
 	r.runs, r.nodes, r.images = clients(r.http, r.url, testToken)
-	t.Cleanup(func() {
+	r.t.Cleanup(func() {
 		cancel()
 		r.http.CloseIdleConnections()
 		stop()
 		if err := <-r.served; err != nil {
-			t.Errorf("serve: %v", err)
+			r.t.Errorf("serve: %v", err)
 		}
 	})
-	return r
 }
 
 func newHTTPClient(h2 bool) *http.Client {
@@ -140,6 +154,8 @@ func clients(client *http.Client, url, token string, options ...connect.ClientOp
 type tapStore struct {
 	api.Store
 	count atomic.Int64
+	// follows counts those that were begun.
+	follows atomic.Int64
 	// do replaces Do if set.
 	do func(ctx context.Context, txn records.Txn) (records.Result, error)
 }
@@ -150,6 +166,11 @@ func (s *tapStore) Do(ctx context.Context, txn records.Txn) (records.Result, err
 		return s.do(ctx, txn)
 	}
 	return s.Store.Do(ctx, txn)
+}
+
+func (s *tapStore) FollowChanges(prefix string, deliver func(records.Batch)) (stop func()) {
+	s.follows.Add(1)
+	return s.Store.FollowChanges(prefix, deliver)
 }
 
 func (s *tapStore) Scan(ctx context.Context, scan records.Scan) ([]records.KV, error) {

@@ -76,7 +76,7 @@ const (
 	pingAfter            = 30 * time.Second
 	pingTimeout          = 15 * time.Second
 	streamsPerConnection = 250
-	streamsMax           = 8192
+	streamsMax           = 16384
 	stopTimeoutDefault   = 10 * time.Second
 )
 
@@ -87,6 +87,10 @@ type Server struct {
 	metrics *metrics
 	watches *hub
 	streams atomic.Int64
+	// identity names the store in positions; nil until it has been read.
+	identity atomic.Pointer[string]
+	// quiet is how long a stream of changes is silent at most.
+	quiet time.Duration
 	// stopping ends, with the cause errStopping, when the node stops.
 	stopping context.Context
 	stop     context.CancelCauseFunc
@@ -111,7 +115,7 @@ func New(config Config) (*Server, error) {
 	if config.StopTimeout <= 0 {
 		config.StopTimeout = stopTimeoutDefault
 	}
-	s := &Server{config: config}
+	s := &Server{config: config, quiet: quietMax}
 	s.stopping, s.stop = context.WithCancelCause(context.Background())
 	var err error
 	if s.metrics, err = newMetrics(config.Registerer); err != nil {

@@ -221,8 +221,9 @@ func TestStoppingWaitsForACallUnderWayUpToItsTimeout(t *testing.T) {
 				}
 			})
 			entered, release := make(chan struct{}), make(chan struct{})
+			var once sync.Once
 			r.store.do = func(ctx context.Context, txn records.Txn) (records.Result, error) {
-				close(entered)
+				once.Do(func() { close(entered) })
 				<-release
 				return etcd.Do(ctx, txn)
 			}

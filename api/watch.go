@@ -194,8 +194,12 @@ func (s *runService) Watch(ctx context.Context, request *errandv1.WatchRunReques
 	}
 	defer watch.stop()
 	for {
-		if err := stream.Send(&errandv1.WatchRunResponse{Run: found.public()}); err != nil {
-			return err
+		// One that the caller has is not sent again. A revision that the run does not have,
+		// of another store perhaps, is as good as none: the state says it all.
+		if found.mod != request.GetRevision() {
+			if err := stream.Send(&errandv1.WatchRunResponse{Run: found.public()}); err != nil {
+				return err
+			}
 		}
 		if records.Terminal(found.run.GetStatus()) {
 			return nil

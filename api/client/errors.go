@@ -30,6 +30,7 @@ const (
 	CodeLogElsewhere        Code = "LOG_ELSEWHERE"
 	CodeLogUnreadable       Code = "LOG_UNREADABLE"
 	CodeLogLost             Code = "LOG_LOST"
+	CodeListAgain           Code = "LIST_AGAIN"
 	CodeNodeNotFound        Code = "NODE_NOT_FOUND"
 	CodeNodeStopping        Code = "NODE_STOPPING"
 	CodeNoImages            Code = "NO_IMAGES"

@@ -143,7 +143,7 @@ type watching struct {
 func (w *watching) once(ctx context.Context) (done bool, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	stream, err := w.c.runs.Watch(ctx, &errandv1.WatchRunRequest{Id: w.id})
+	stream, err := w.c.runs.Watch(ctx, &errandv1.WatchRunRequest{Id: w.id, Revision: w.revision})
 	if err != nil {
 		return false, err
 	}

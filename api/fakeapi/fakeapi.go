@@ -36,8 +36,12 @@ type Server struct {
 	LogError func() error
 	// CreateError, when it returns one, is the answer to a creation.
 	CreateError func() error
-	Images      []*errandv1.Image
-	Nodes       []*errandv1.Node
+	// PageMax is the most runs of one page, and Examined what a page says to have looked
+	// at, unless they are 0.
+	PageMax  int
+	Examined int64
+	Images   []*errandv1.Image
+	Nodes    []*errandv1.Node
 
 	mu       sync.Mutex
 	runs     []*Live // oldest first
@@ -52,6 +56,9 @@ type Server struct {
 	serving  *http.Server
 	served   sync.WaitGroup
 	creating int
+	// past are the states that runs came to; those before forgotten are not told.
+	past      []*errandv1.Run
+	forgotten int
 }
 
 // New returns a server that has not started.
@@ -122,8 +129,8 @@ func (s *Server) Add(run *errandv1.Run) *Live {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	live := &Live{s: s, run: run, canceled: make(chan struct{})}
-	run.Revision = max(run.GetRevision(), 1)
 	s.runs = append(s.runs, live)
+	s.note(run)
 	s.announce()
 	return live
 }
@@ -305,7 +312,7 @@ func (l *Live) change(f func()) {
 	l.s.mu.Lock()
 	defer l.s.mu.Unlock()
 	f()
-	l.run.Revision++
+	l.s.note(l.run)
 	l.s.announce()
 }
 

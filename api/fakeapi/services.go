@@ -67,6 +67,7 @@ func (r *runService) Create(_ context.Context, request *errandv1.CreateRunReques
 		}}
 		live.run.Id = strings.ToLower(live.run.GetId())
 		s.runs = append(s.runs, live)
+		s.note(live.run)
 		if key != "" {
 			s.byKey[key] = live
 		}
@@ -113,6 +114,7 @@ func (r *runService) Get(_ context.Context, request *errandv1.GetRunRequest) (*e
 }
 
 func (r *runService) List(_ context.Context, request *errandv1.ListRunsRequest) (*errandv1.ListRunsResponse, error) {
+	position := (*Server)(r).position()
 	all := (*Server)(r).Runs()
 	skip, _ := strconv.Atoi(request.GetPageToken())
 	size := int(request.GetPageSize())
@@ -130,7 +132,13 @@ func (r *runService) List(_ context.Context, request *errandv1.ListRunsRequest) 
 			}
 		}
 	}
-	response := &errandv1.ListRunsResponse{}
+	response := &errandv1.ListRunsResponse{Position: position, Examined: int64(len(all))}
+	if pageMax := (*Server)(r).PageMax; pageMax > 0 {
+		size = min(size, pageMax)
+	}
+	if examined := (*Server)(r).Examined; examined > 0 {
+		response.Examined = examined
+	}
 	end := min(skip+size, len(matching))
 	response.Runs = matching[min(skip, len(matching)):end]
 	if end < len(matching) {
@@ -158,8 +166,13 @@ func (r *runService) Watch(ctx context.Context, request *errandv1.WatchRunReques
 	}
 	for {
 		run := live.Run()
-		if err := stream.Send(&errandv1.WatchRunResponse{Run: run}); err != nil || ended(run) {
-			return err
+		if run.GetRevision() != request.GetRevision() {
+			if err := stream.Send(&errandv1.WatchRunResponse{Run: run}); err != nil {
+				return err
+			}
+		}
+		if ended(run) {
+			return nil
 		}
 		if err := (*Server)(r).Await(ctx, func() bool { return live.Run().GetRevision() > run.GetRevision() }); err != nil {
 			return err

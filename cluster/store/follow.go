@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
 
@@ -66,7 +67,8 @@ func (s *Store) Follow(prefix string, deliver func(records.Batch)) (stop func())
 
 // FollowChanges is Follow for a prefix with more below it than anybody wants to read:
 // a Reset holds nothing, and says that what comes after its revision will be heard and
-// that what came before may have been missed.
+// that what came before may have been missed. An interruption shows as a Reset only if
+// the store does not hold the changes any more.
 func (s *Store) FollowChanges(prefix string, deliver func(records.Batch)) (stop func()) {
 	return s.start(&follow{prefix: prefix, deliver: deliver, changesOnly: true})
 }
@@ -111,6 +113,9 @@ func (f *follow) run() {
 		if f.position.Load() > before {
 			backoff.reset()
 		}
+		if errors.Is(err, rpctypes.ErrCompacted) {
+			f.position.Store(0)
+		}
 		if !backoff.wait(f.ctx) || !f.store.answers(f.ctx, &backoff) {
 			return
 		}
@@ -145,16 +150,22 @@ func (f *follow) once() error {
 	ctx, end := context.WithCancelCause(stream.context(f.ctx))
 	defer end(nil)
 	w := &watch{stream: stream, ctx: ctx, end: end}
-	responses, err := f.create(conn, w)
+	from, err := f.resumes(ctx, conn)
 	if err != nil {
 		return fmt.Errorf("watch %s: %w", f.prefix, err)
 	}
-	reset, err := f.load(ctx, conn)
+	responses, err := f.create(conn, w, from)
 	if err != nil {
-		return fmt.Errorf("read %s: %w", f.prefix, err)
+		return fmt.Errorf("watch %s: %w", f.prefix, err)
 	}
-	f.store.metrics.resets.Inc()
-	f.hand(reset)
+	if from == 0 {
+		reset, err := f.load(ctx, conn)
+		if err != nil {
+			return fmt.Errorf("read %s: %w", f.prefix, err)
+		}
+		f.store.metrics.resets.Inc()
+		f.hand(reset)
+	}
 	f.setWatch(w)
 	defer f.setWatch(nil)
 	if err := f.listen(w, responses); err != nil {
@@ -163,10 +174,32 @@ func (f *follow) once() error {
 	return nil
 }
 
-// create begins a watch. A stream on which that takes too long is left alone.
-func (f *follow) create(conn *connection, w *watch) (clientv3.WatchChan, error) {
+// resumes returns the revision at which a follow of changes goes on where it was, or 0
+// where it begins anew: at first, after a compaction, and at a store that has not come
+// as far, which is another one or an older copy. A follow of contents reads them, since
+// that is what makes up for changes that it has missed.
+func (f *follow) resumes(ctx context.Context, conn *connection) (int64, error) {
+	position := f.position.Load()
+	if !f.changesOnly || position == 0 {
+		return 0, nil
+	}
+	attempt, cancel := context.WithTimeout(ctx, readAttemptTimeout)
+	defer cancel()
+	revision, err := conn.revision(attempt)
+	if err != nil {
+		return 0, err
+	}
+	if revision < position {
+		f.position.Store(0)
+		return 0, nil
+	}
+	return position + 1, nil
+}
+
+// create begins a watch, at a revision or at what is to come. A stream on which that takes too long is left alone.
+func (f *follow) create(conn *connection, w *watch, from int64) (clientv3.WatchChan, error) {
 	stop := w.limitCreation()
-	responses := conn.client.Watch(w.ctx, f.prefix, clientv3.WithPrefix())
+	responses := conn.client.Watch(w.ctx, f.prefix, clientv3.WithPrefix(), clientv3.WithRev(from))
 	stop()
 	if w.ctx.Err() == nil {
 		w.stream.heard.Add(1)

@@ -72,6 +72,14 @@ func (s *streams) pick(prefix string) *stream {
 	return *place
 }
 
+// own returns a stream that nobody else gets.
+func (s *streams) own() *stream {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.named++
+	return &stream{name: strconv.FormatInt(s.named, 10)}
+}
+
 // drop keeps new watches off a stream.
 func (s *streams) drop(dropped *stream) {
 	s.mu.Lock()

@@ -1169,8 +1169,18 @@ type ListRunsResponse struct {
 	Runs  []*Run                 `protobuf:"bytes,1,rep,name=runs,proto3" json:"runs,omitempty"`
 	// Empty on the last page.
 	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	// Where Changes goes on to tell all that this page does not show yet. A reader of
+	// several pages takes that of the first.
+	Position string `protobuf:"bytes,3,opt,name=position,proto3" json:"position,omitempty"`
+	// How many runs and lines of history this page has looked at for those that pass the
+	// filters. A page looks at a bounded number and may then hold fewer than its size,
+	// or none, and have a next one.
+	Examined int64 `protobuf:"varint,4,opt,name=examined,proto3" json:"examined,omitempty"`
+	// All runs that ended after this have been looked at, by this page and those before.
+	// Absent while none was looked at, and on the last page.
+	ExaminedBackTo *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=examined_back_to,json=examinedBackTo,proto3" json:"examined_back_to,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *ListRunsResponse) Reset() {
@@ -1217,9 +1227,32 @@ func (x *ListRunsResponse) GetNextPageToken() string {
 	return ""
 }
 
+func (x *ListRunsResponse) GetPosition() string {
+	if x != nil {
+		return x.Position
+	}
+	return ""
+}
+
+func (x *ListRunsResponse) GetExamined() int64 {
+	if x != nil {
+		return x.Examined
+	}
+	return 0
+}
+
+func (x *ListRunsResponse) GetExaminedBackTo() *timestamppb.Timestamp {
+	if x != nil {
+		return x.ExaminedBackTo
+	}
+	return nil
+}
+
 type WatchRunRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Id            string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Id    string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	// The revision of the state that the caller has: it is not sent again. 0: none.
+	Revision      int64 `protobuf:"varint,2,opt,name=revision,proto3" json:"revision,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1259,6 +1292,13 @@ func (x *WatchRunRequest) GetId() string {
 		return x.Id
 	}
 	return ""
+}
+
+func (x *WatchRunRequest) GetRevision() int64 {
+	if x != nil {
+		return x.Revision
+	}
+	return 0
 }
 
 type WatchRunResponse struct {
@@ -1305,6 +1345,190 @@ func (x *WatchRunResponse) GetRun() *Run {
 	return nil
 }
 
+type RunChangesRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Empty: every app.
+	App string `protobuf:"bytes,1,opt,name=app,proto3" json:"app,omitempty"`
+	// Empty: every name.
+	Name string `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
+	// Runs that carry all of these labels.
+	Labels map[string]string `protobuf:"bytes,3,rep,name=labels,proto3" json:"labels,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	// Where to go on; empty: from now on.
+	Position      string `protobuf:"bytes,4,opt,name=position,proto3" json:"position,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RunChangesRequest) Reset() {
+	*x = RunChangesRequest{}
+	mi := &file_errand_v1_run_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RunChangesRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RunChangesRequest) ProtoMessage() {}
+
+func (x *RunChangesRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_errand_v1_run_proto_msgTypes[12]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RunChangesRequest.ProtoReflect.Descriptor instead.
+func (*RunChangesRequest) Descriptor() ([]byte, []int) {
+	return file_errand_v1_run_proto_rawDescGZIP(), []int{12}
+}
+
+func (x *RunChangesRequest) GetApp() string {
+	if x != nil {
+		return x.App
+	}
+	return ""
+}
+
+func (x *RunChangesRequest) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *RunChangesRequest) GetLabels() map[string]string {
+	if x != nil {
+		return x.Labels
+	}
+	return nil
+}
+
+func (x *RunChangesRequest) GetPosition() string {
+	if x != nil {
+		return x.Position
+	}
+	return ""
+}
+
+// RunChangesResponse has changes in the order in which they happened, or none: the
+// first one of a stream tells its position, others keep a quiet reader's from growing
+// old.
+type RunChangesResponse struct {
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	Changes []*RunChange           `protobuf:"bytes,1,rep,name=changes,proto3" json:"changes,omitempty"`
+	// Where to go on after these. It holds for the store that it is of, over restarts of
+	// the node and on its other nodes: STORE.REVISION, after all changes up to that one.
+	Position      string `protobuf:"bytes,2,opt,name=position,proto3" json:"position,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RunChangesResponse) Reset() {
+	*x = RunChangesResponse{}
+	mi := &file_errand_v1_run_proto_msgTypes[13]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RunChangesResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RunChangesResponse) ProtoMessage() {}
+
+func (x *RunChangesResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_errand_v1_run_proto_msgTypes[13]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RunChangesResponse.ProtoReflect.Descriptor instead.
+func (*RunChangesResponse) Descriptor() ([]byte, []int) {
+	return file_errand_v1_run_proto_rawDescGZIP(), []int{13}
+}
+
+func (x *RunChangesResponse) GetChanges() []*RunChange {
+	if x != nil {
+		return x.Changes
+	}
+	return nil
+}
+
+func (x *RunChangesResponse) GetPosition() string {
+	if x != nil {
+		return x.Position
+	}
+	return ""
+}
+
+// RunChange is a state that a run came to.
+type RunChange struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Of a deleted run, its id, its app and the revision alone.
+	Run *Run `protobuf:"bytes,1,opt,name=run,proto3" json:"run,omitempty"`
+	// Told of all runs of the app, whatever their names and labels were.
+	Deleted       bool `protobuf:"varint,2,opt,name=deleted,proto3" json:"deleted,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RunChange) Reset() {
+	*x = RunChange{}
+	mi := &file_errand_v1_run_proto_msgTypes[14]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RunChange) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RunChange) ProtoMessage() {}
+
+func (x *RunChange) ProtoReflect() protoreflect.Message {
+	mi := &file_errand_v1_run_proto_msgTypes[14]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RunChange.ProtoReflect.Descriptor instead.
+func (*RunChange) Descriptor() ([]byte, []int) {
+	return file_errand_v1_run_proto_rawDescGZIP(), []int{14}
+}
+
+func (x *RunChange) GetRun() *Run {
+	if x != nil {
+		return x.Run
+	}
+	return nil
+}
+
+func (x *RunChange) GetDeleted() bool {
+	if x != nil {
+		return x.Deleted
+	}
+	return false
+}
+
 type CancelRunRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Id    string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
@@ -1319,7 +1543,7 @@ type CancelRunRequest struct {
 
 func (x *CancelRunRequest) Reset() {
 	*x = CancelRunRequest{}
-	mi := &file_errand_v1_run_proto_msgTypes[12]
+	mi := &file_errand_v1_run_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1331,7 +1555,7 @@ func (x *CancelRunRequest) String() string {
 func (*CancelRunRequest) ProtoMessage() {}
 
 func (x *CancelRunRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_errand_v1_run_proto_msgTypes[12]
+	mi := &file_errand_v1_run_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1344,7 +1568,7 @@ func (x *CancelRunRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CancelRunRequest.ProtoReflect.Descriptor instead.
 func (*CancelRunRequest) Descriptor() ([]byte, []int) {
-	return file_errand_v1_run_proto_rawDescGZIP(), []int{12}
+	return file_errand_v1_run_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *CancelRunRequest) GetId() string {
@@ -1377,7 +1601,7 @@ type CancelRunResponse struct {
 
 func (x *CancelRunResponse) Reset() {
 	*x = CancelRunResponse{}
-	mi := &file_errand_v1_run_proto_msgTypes[13]
+	mi := &file_errand_v1_run_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1389,7 +1613,7 @@ func (x *CancelRunResponse) String() string {
 func (*CancelRunResponse) ProtoMessage() {}
 
 func (x *CancelRunResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_errand_v1_run_proto_msgTypes[13]
+	mi := &file_errand_v1_run_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1402,7 +1626,7 @@ func (x *CancelRunResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CancelRunResponse.ProtoReflect.Descriptor instead.
 func (*CancelRunResponse) Descriptor() ([]byte, []int) {
-	return file_errand_v1_run_proto_rawDescGZIP(), []int{13}
+	return file_errand_v1_run_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *CancelRunResponse) GetRun() *Run {
@@ -1431,7 +1655,7 @@ type LogsRequest struct {
 
 func (x *LogsRequest) Reset() {
 	*x = LogsRequest{}
-	mi := &file_errand_v1_run_proto_msgTypes[14]
+	mi := &file_errand_v1_run_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1443,7 +1667,7 @@ func (x *LogsRequest) String() string {
 func (*LogsRequest) ProtoMessage() {}
 
 func (x *LogsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_errand_v1_run_proto_msgTypes[14]
+	mi := &file_errand_v1_run_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1456,7 +1680,7 @@ func (x *LogsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LogsRequest.ProtoReflect.Descriptor instead.
 func (*LogsRequest) Descriptor() ([]byte, []int) {
-	return file_errand_v1_run_proto_rawDescGZIP(), []int{14}
+	return file_errand_v1_run_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *LogsRequest) GetId() string {
@@ -1514,7 +1738,7 @@ type LogsResponse struct {
 
 func (x *LogsResponse) Reset() {
 	*x = LogsResponse{}
-	mi := &file_errand_v1_run_proto_msgTypes[15]
+	mi := &file_errand_v1_run_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1526,7 +1750,7 @@ func (x *LogsResponse) String() string {
 func (*LogsResponse) ProtoMessage() {}
 
 func (x *LogsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_errand_v1_run_proto_msgTypes[15]
+	mi := &file_errand_v1_run_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1539,7 +1763,7 @@ func (x *LogsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LogsResponse.ProtoReflect.Descriptor instead.
 func (*LogsResponse) Descriptor() ([]byte, []int) {
-	return file_errand_v1_run_proto_rawDescGZIP(), []int{15}
+	return file_errand_v1_run_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *LogsResponse) GetChunks() []*LogChunk {
@@ -1582,7 +1806,7 @@ type LogChunk struct {
 
 func (x *LogChunk) Reset() {
 	*x = LogChunk{}
-	mi := &file_errand_v1_run_proto_msgTypes[16]
+	mi := &file_errand_v1_run_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1594,7 +1818,7 @@ func (x *LogChunk) String() string {
 func (*LogChunk) ProtoMessage() {}
 
 func (x *LogChunk) ProtoReflect() protoreflect.Message {
-	mi := &file_errand_v1_run_proto_msgTypes[16]
+	mi := &file_errand_v1_run_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1607,7 +1831,7 @@ func (x *LogChunk) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LogChunk.ProtoReflect.Descriptor instead.
 func (*LogChunk) Descriptor() ([]byte, []int) {
-	return file_errand_v1_run_proto_rawDescGZIP(), []int{16}
+	return file_errand_v1_run_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *LogChunk) GetStream() Stream {
@@ -1658,7 +1882,7 @@ type LogEnd struct {
 
 func (x *LogEnd) Reset() {
 	*x = LogEnd{}
-	mi := &file_errand_v1_run_proto_msgTypes[17]
+	mi := &file_errand_v1_run_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1670,7 +1894,7 @@ func (x *LogEnd) String() string {
 func (*LogEnd) ProtoMessage() {}
 
 func (x *LogEnd) ProtoReflect() protoreflect.Message {
-	mi := &file_errand_v1_run_proto_msgTypes[17]
+	mi := &file_errand_v1_run_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1683,7 +1907,7 @@ func (x *LogEnd) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LogEnd.ProtoReflect.Descriptor instead.
 func (*LogEnd) Descriptor() ([]byte, []int) {
-	return file_errand_v1_run_proto_rawDescGZIP(), []int{17}
+	return file_errand_v1_run_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *LogEnd) GetComplete() bool {
@@ -1711,7 +1935,7 @@ type WaitRunRequest struct {
 
 func (x *WaitRunRequest) Reset() {
 	*x = WaitRunRequest{}
-	mi := &file_errand_v1_run_proto_msgTypes[18]
+	mi := &file_errand_v1_run_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1723,7 +1947,7 @@ func (x *WaitRunRequest) String() string {
 func (*WaitRunRequest) ProtoMessage() {}
 
 func (x *WaitRunRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_errand_v1_run_proto_msgTypes[18]
+	mi := &file_errand_v1_run_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1736,7 +1960,7 @@ func (x *WaitRunRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WaitRunRequest.ProtoReflect.Descriptor instead.
 func (*WaitRunRequest) Descriptor() ([]byte, []int) {
-	return file_errand_v1_run_proto_rawDescGZIP(), []int{18}
+	return file_errand_v1_run_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *WaitRunRequest) GetId() string {
@@ -1764,7 +1988,7 @@ type WaitRunResponse struct {
 
 func (x *WaitRunResponse) Reset() {
 	*x = WaitRunResponse{}
-	mi := &file_errand_v1_run_proto_msgTypes[19]
+	mi := &file_errand_v1_run_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1776,7 +2000,7 @@ func (x *WaitRunResponse) String() string {
 func (*WaitRunResponse) ProtoMessage() {}
 
 func (x *WaitRunResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_errand_v1_run_proto_msgTypes[19]
+	mi := &file_errand_v1_run_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1789,7 +2013,7 @@ func (x *WaitRunResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WaitRunResponse.ProtoReflect.Descriptor instead.
 func (*WaitRunResponse) Descriptor() ([]byte, []int) {
-	return file_errand_v1_run_proto_rawDescGZIP(), []int{19}
+	return file_errand_v1_run_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *WaitRunResponse) GetRun() *Run {
@@ -1913,14 +2137,32 @@ const file_errand_v1_run_proto_rawDesc = "" +
 	"page_token\x18\x06 \x01(\tR\tpageToken\x1a9\n" +
 	"\vLabelsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"^\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xdc\x01\n" +
 	"\x10ListRunsResponse\x12\"\n" +
 	"\x04runs\x18\x01 \x03(\v2\x0e.errand.v1.RunR\x04runs\x12&\n" +
-	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"!\n" +
+	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\x12\x1a\n" +
+	"\bposition\x18\x03 \x01(\tR\bposition\x12\x1a\n" +
+	"\bexamined\x18\x04 \x01(\x03R\bexamined\x12D\n" +
+	"\x10examined_back_to\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\x0eexaminedBackTo\"=\n" +
 	"\x0fWatchRunRequest\x12\x0e\n" +
-	"\x02id\x18\x01 \x01(\tR\x02id\"4\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\x12\x1a\n" +
+	"\brevision\x18\x02 \x01(\x03R\brevision\"4\n" +
 	"\x10WatchRunResponse\x12 \n" +
-	"\x03run\x18\x01 \x01(\v2\x0e.errand.v1.RunR\x03run\"H\n" +
+	"\x03run\x18\x01 \x01(\v2\x0e.errand.v1.RunR\x03run\"\xd2\x01\n" +
+	"\x11RunChangesRequest\x12\x10\n" +
+	"\x03app\x18\x01 \x01(\tR\x03app\x12\x12\n" +
+	"\x04name\x18\x02 \x01(\tR\x04name\x12@\n" +
+	"\x06labels\x18\x03 \x03(\v2(.errand.v1.RunChangesRequest.LabelsEntryR\x06labels\x12\x1a\n" +
+	"\bposition\x18\x04 \x01(\tR\bposition\x1a9\n" +
+	"\vLabelsEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"`\n" +
+	"\x12RunChangesResponse\x12.\n" +
+	"\achanges\x18\x01 \x03(\v2\x14.errand.v1.RunChangeR\achanges\x12\x1a\n" +
+	"\bposition\x18\x02 \x01(\tR\bposition\"G\n" +
+	"\tRunChange\x12 \n" +
+	"\x03run\x18\x01 \x01(\v2\x0e.errand.v1.RunR\x03run\x12\x18\n" +
+	"\adeleted\x18\x02 \x01(\bR\adeleted\"H\n" +
 	"\x10CancelRunRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x14\n" +
 	"\x05force\x18\x02 \x01(\bR\x05force\x12\x0e\n" +
@@ -1994,13 +2236,14 @@ const file_errand_v1_run_proto_rawDesc = "" +
 	"\x06Stream\x12\x16\n" +
 	"\x12STREAM_UNSPECIFIED\x10\x00\x12\x11\n" +
 	"\rSTREAM_STDOUT\x10\x01\x12\x11\n" +
-	"\rSTREAM_STDERR\x10\x022\xd1\x03\n" +
+	"\rSTREAM_STDERR\x10\x022\x9b\x04\n" +
 	"\n" +
 	"RunService\x12C\n" +
 	"\x06Create\x12\x1b.errand.v1.CreateRunRequest\x1a\x1c.errand.v1.CreateRunResponse\x12:\n" +
 	"\x03Get\x12\x18.errand.v1.GetRunRequest\x1a\x19.errand.v1.GetRunResponse\x12?\n" +
 	"\x04List\x12\x1a.errand.v1.ListRunsRequest\x1a\x1b.errand.v1.ListRunsResponse\x12B\n" +
-	"\x05Watch\x12\x1a.errand.v1.WatchRunRequest\x1a\x1b.errand.v1.WatchRunResponse0\x01\x12C\n" +
+	"\x05Watch\x12\x1a.errand.v1.WatchRunRequest\x1a\x1b.errand.v1.WatchRunResponse0\x01\x12H\n" +
+	"\aChanges\x12\x1c.errand.v1.RunChangesRequest\x1a\x1d.errand.v1.RunChangesResponse0\x01\x12C\n" +
 	"\x06Cancel\x12\x1b.errand.v1.CancelRunRequest\x1a\x1c.errand.v1.CancelRunResponse\x129\n" +
 	"\x04Logs\x12\x16.errand.v1.LogsRequest\x1a\x17.errand.v1.LogsResponse0\x01\x12=\n" +
 	"\x04Wait\x12\x19.errand.v1.WaitRunRequest\x1a\x1a.errand.v1.WaitRunResponseB:Z8github.com/errand-run/errand/messages/errand/v1;errandv1b\x06proto3"
@@ -2018,7 +2261,7 @@ func file_errand_v1_run_proto_rawDescGZIP() []byte {
 }
 
 var file_errand_v1_run_proto_enumTypes = make([]protoimpl.EnumInfo, 4)
-var file_errand_v1_run_proto_msgTypes = make([]protoimpl.MessageInfo, 24)
+var file_errand_v1_run_proto_msgTypes = make([]protoimpl.MessageInfo, 28)
 var file_errand_v1_run_proto_goTypes = []any{
 	(Status)(0),                   // 0: errand.v1.Status
 	(Reason)(0),                   // 1: errand.v1.Reason
@@ -2036,80 +2279,90 @@ var file_errand_v1_run_proto_goTypes = []any{
 	(*ListRunsResponse)(nil),      // 13: errand.v1.ListRunsResponse
 	(*WatchRunRequest)(nil),       // 14: errand.v1.WatchRunRequest
 	(*WatchRunResponse)(nil),      // 15: errand.v1.WatchRunResponse
-	(*CancelRunRequest)(nil),      // 16: errand.v1.CancelRunRequest
-	(*CancelRunResponse)(nil),     // 17: errand.v1.CancelRunResponse
-	(*LogsRequest)(nil),           // 18: errand.v1.LogsRequest
-	(*LogsResponse)(nil),          // 19: errand.v1.LogsResponse
-	(*LogChunk)(nil),              // 20: errand.v1.LogChunk
-	(*LogEnd)(nil),                // 21: errand.v1.LogEnd
-	(*WaitRunRequest)(nil),        // 22: errand.v1.WaitRunRequest
-	(*WaitRunResponse)(nil),       // 23: errand.v1.WaitRunResponse
-	nil,                           // 24: errand.v1.RunSpec.EnvEntry
-	nil,                           // 25: errand.v1.Run.LabelsEntry
-	nil,                           // 26: errand.v1.CreateRunRequest.LabelsEntry
-	nil,                           // 27: errand.v1.ListRunsRequest.LabelsEntry
-	(*durationpb.Duration)(nil),   // 28: google.protobuf.Duration
-	(*timestamppb.Timestamp)(nil), // 29: google.protobuf.Timestamp
+	(*RunChangesRequest)(nil),     // 16: errand.v1.RunChangesRequest
+	(*RunChangesResponse)(nil),    // 17: errand.v1.RunChangesResponse
+	(*RunChange)(nil),             // 18: errand.v1.RunChange
+	(*CancelRunRequest)(nil),      // 19: errand.v1.CancelRunRequest
+	(*CancelRunResponse)(nil),     // 20: errand.v1.CancelRunResponse
+	(*LogsRequest)(nil),           // 21: errand.v1.LogsRequest
+	(*LogsResponse)(nil),          // 22: errand.v1.LogsResponse
+	(*LogChunk)(nil),              // 23: errand.v1.LogChunk
+	(*LogEnd)(nil),                // 24: errand.v1.LogEnd
+	(*WaitRunRequest)(nil),        // 25: errand.v1.WaitRunRequest
+	(*WaitRunResponse)(nil),       // 26: errand.v1.WaitRunResponse
+	nil,                           // 27: errand.v1.RunSpec.EnvEntry
+	nil,                           // 28: errand.v1.Run.LabelsEntry
+	nil,                           // 29: errand.v1.CreateRunRequest.LabelsEntry
+	nil,                           // 30: errand.v1.ListRunsRequest.LabelsEntry
+	nil,                           // 31: errand.v1.RunChangesRequest.LabelsEntry
+	(*durationpb.Duration)(nil),   // 32: google.protobuf.Duration
+	(*timestamppb.Timestamp)(nil), // 33: google.protobuf.Timestamp
 }
 var file_errand_v1_run_proto_depIdxs = []int32{
-	24, // 0: errand.v1.RunSpec.env:type_name -> errand.v1.RunSpec.EnvEntry
-	28, // 1: errand.v1.RunSpec.timeout:type_name -> google.protobuf.Duration
-	28, // 2: errand.v1.RunSpec.start_deadline:type_name -> google.protobuf.Duration
-	28, // 3: errand.v1.RunSpec.stop_grace:type_name -> google.protobuf.Duration
-	25, // 4: errand.v1.Run.labels:type_name -> errand.v1.Run.LabelsEntry
+	27, // 0: errand.v1.RunSpec.env:type_name -> errand.v1.RunSpec.EnvEntry
+	32, // 1: errand.v1.RunSpec.timeout:type_name -> google.protobuf.Duration
+	32, // 2: errand.v1.RunSpec.start_deadline:type_name -> google.protobuf.Duration
+	32, // 3: errand.v1.RunSpec.stop_grace:type_name -> google.protobuf.Duration
+	28, // 4: errand.v1.Run.labels:type_name -> errand.v1.Run.LabelsEntry
 	2,  // 5: errand.v1.Run.trigger:type_name -> errand.v1.Trigger
 	4,  // 6: errand.v1.Run.spec:type_name -> errand.v1.RunSpec
 	0,  // 7: errand.v1.Run.status:type_name -> errand.v1.Status
 	1,  // 8: errand.v1.Run.reason:type_name -> errand.v1.Reason
-	29, // 9: errand.v1.Run.created_at:type_name -> google.protobuf.Timestamp
-	29, // 10: errand.v1.Run.queued_at:type_name -> google.protobuf.Timestamp
-	29, // 11: errand.v1.Run.started_at:type_name -> google.protobuf.Timestamp
-	29, // 12: errand.v1.Run.ended_at:type_name -> google.protobuf.Timestamp
+	33, // 9: errand.v1.Run.created_at:type_name -> google.protobuf.Timestamp
+	33, // 10: errand.v1.Run.queued_at:type_name -> google.protobuf.Timestamp
+	33, // 11: errand.v1.Run.started_at:type_name -> google.protobuf.Timestamp
+	33, // 12: errand.v1.Run.ended_at:type_name -> google.protobuf.Timestamp
 	6,  // 13: errand.v1.Run.attempts:type_name -> errand.v1.Attempt
 	1,  // 14: errand.v1.Run.stopping:type_name -> errand.v1.Reason
-	29, // 15: errand.v1.Attempt.started_at:type_name -> google.protobuf.Timestamp
-	29, // 16: errand.v1.Attempt.ended_at:type_name -> google.protobuf.Timestamp
+	33, // 15: errand.v1.Attempt.started_at:type_name -> google.protobuf.Timestamp
+	33, // 16: errand.v1.Attempt.ended_at:type_name -> google.protobuf.Timestamp
 	1,  // 17: errand.v1.Attempt.reason:type_name -> errand.v1.Reason
 	0,  // 18: errand.v1.Attempt.status:type_name -> errand.v1.Status
 	7,  // 19: errand.v1.Attempt.signals:type_name -> errand.v1.SentSignal
-	29, // 20: errand.v1.SentSignal.at:type_name -> google.protobuf.Timestamp
+	33, // 20: errand.v1.SentSignal.at:type_name -> google.protobuf.Timestamp
 	1,  // 21: errand.v1.SentSignal.reason:type_name -> errand.v1.Reason
-	26, // 22: errand.v1.CreateRunRequest.labels:type_name -> errand.v1.CreateRunRequest.LabelsEntry
+	29, // 22: errand.v1.CreateRunRequest.labels:type_name -> errand.v1.CreateRunRequest.LabelsEntry
 	2,  // 23: errand.v1.CreateRunRequest.trigger:type_name -> errand.v1.Trigger
 	4,  // 24: errand.v1.CreateRunRequest.spec:type_name -> errand.v1.RunSpec
 	5,  // 25: errand.v1.CreateRunResponse.run:type_name -> errand.v1.Run
 	5,  // 26: errand.v1.GetRunResponse.run:type_name -> errand.v1.Run
 	0,  // 27: errand.v1.ListRunsRequest.statuses:type_name -> errand.v1.Status
-	27, // 28: errand.v1.ListRunsRequest.labels:type_name -> errand.v1.ListRunsRequest.LabelsEntry
+	30, // 28: errand.v1.ListRunsRequest.labels:type_name -> errand.v1.ListRunsRequest.LabelsEntry
 	5,  // 29: errand.v1.ListRunsResponse.runs:type_name -> errand.v1.Run
-	5,  // 30: errand.v1.WatchRunResponse.run:type_name -> errand.v1.Run
-	5,  // 31: errand.v1.CancelRunResponse.run:type_name -> errand.v1.Run
-	29, // 32: errand.v1.LogsRequest.since:type_name -> google.protobuf.Timestamp
-	20, // 33: errand.v1.LogsResponse.chunks:type_name -> errand.v1.LogChunk
-	21, // 34: errand.v1.LogsResponse.end:type_name -> errand.v1.LogEnd
-	3,  // 35: errand.v1.LogChunk.stream:type_name -> errand.v1.Stream
-	29, // 36: errand.v1.LogChunk.at:type_name -> google.protobuf.Timestamp
-	28, // 37: errand.v1.WaitRunRequest.timeout:type_name -> google.protobuf.Duration
-	5,  // 38: errand.v1.WaitRunResponse.run:type_name -> errand.v1.Run
-	8,  // 39: errand.v1.RunService.Create:input_type -> errand.v1.CreateRunRequest
-	10, // 40: errand.v1.RunService.Get:input_type -> errand.v1.GetRunRequest
-	12, // 41: errand.v1.RunService.List:input_type -> errand.v1.ListRunsRequest
-	14, // 42: errand.v1.RunService.Watch:input_type -> errand.v1.WatchRunRequest
-	16, // 43: errand.v1.RunService.Cancel:input_type -> errand.v1.CancelRunRequest
-	18, // 44: errand.v1.RunService.Logs:input_type -> errand.v1.LogsRequest
-	22, // 45: errand.v1.RunService.Wait:input_type -> errand.v1.WaitRunRequest
-	9,  // 46: errand.v1.RunService.Create:output_type -> errand.v1.CreateRunResponse
-	11, // 47: errand.v1.RunService.Get:output_type -> errand.v1.GetRunResponse
-	13, // 48: errand.v1.RunService.List:output_type -> errand.v1.ListRunsResponse
-	15, // 49: errand.v1.RunService.Watch:output_type -> errand.v1.WatchRunResponse
-	17, // 50: errand.v1.RunService.Cancel:output_type -> errand.v1.CancelRunResponse
-	19, // 51: errand.v1.RunService.Logs:output_type -> errand.v1.LogsResponse
-	23, // 52: errand.v1.RunService.Wait:output_type -> errand.v1.WaitRunResponse
-	46, // [46:53] is the sub-list for method output_type
-	39, // [39:46] is the sub-list for method input_type
-	39, // [39:39] is the sub-list for extension type_name
-	39, // [39:39] is the sub-list for extension extendee
-	0,  // [0:39] is the sub-list for field type_name
+	33, // 30: errand.v1.ListRunsResponse.examined_back_to:type_name -> google.protobuf.Timestamp
+	5,  // 31: errand.v1.WatchRunResponse.run:type_name -> errand.v1.Run
+	31, // 32: errand.v1.RunChangesRequest.labels:type_name -> errand.v1.RunChangesRequest.LabelsEntry
+	18, // 33: errand.v1.RunChangesResponse.changes:type_name -> errand.v1.RunChange
+	5,  // 34: errand.v1.RunChange.run:type_name -> errand.v1.Run
+	5,  // 35: errand.v1.CancelRunResponse.run:type_name -> errand.v1.Run
+	33, // 36: errand.v1.LogsRequest.since:type_name -> google.protobuf.Timestamp
+	23, // 37: errand.v1.LogsResponse.chunks:type_name -> errand.v1.LogChunk
+	24, // 38: errand.v1.LogsResponse.end:type_name -> errand.v1.LogEnd
+	3,  // 39: errand.v1.LogChunk.stream:type_name -> errand.v1.Stream
+	33, // 40: errand.v1.LogChunk.at:type_name -> google.protobuf.Timestamp
+	32, // 41: errand.v1.WaitRunRequest.timeout:type_name -> google.protobuf.Duration
+	5,  // 42: errand.v1.WaitRunResponse.run:type_name -> errand.v1.Run
+	8,  // 43: errand.v1.RunService.Create:input_type -> errand.v1.CreateRunRequest
+	10, // 44: errand.v1.RunService.Get:input_type -> errand.v1.GetRunRequest
+	12, // 45: errand.v1.RunService.List:input_type -> errand.v1.ListRunsRequest
+	14, // 46: errand.v1.RunService.Watch:input_type -> errand.v1.WatchRunRequest
+	16, // 47: errand.v1.RunService.Changes:input_type -> errand.v1.RunChangesRequest
+	19, // 48: errand.v1.RunService.Cancel:input_type -> errand.v1.CancelRunRequest
+	21, // 49: errand.v1.RunService.Logs:input_type -> errand.v1.LogsRequest
+	25, // 50: errand.v1.RunService.Wait:input_type -> errand.v1.WaitRunRequest
+	9,  // 51: errand.v1.RunService.Create:output_type -> errand.v1.CreateRunResponse
+	11, // 52: errand.v1.RunService.Get:output_type -> errand.v1.GetRunResponse
+	13, // 53: errand.v1.RunService.List:output_type -> errand.v1.ListRunsResponse
+	15, // 54: errand.v1.RunService.Watch:output_type -> errand.v1.WatchRunResponse
+	17, // 55: errand.v1.RunService.Changes:output_type -> errand.v1.RunChangesResponse
+	20, // 56: errand.v1.RunService.Cancel:output_type -> errand.v1.CancelRunResponse
+	22, // 57: errand.v1.RunService.Logs:output_type -> errand.v1.LogsResponse
+	26, // 58: errand.v1.RunService.Wait:output_type -> errand.v1.WaitRunResponse
+	51, // [51:59] is the sub-list for method output_type
+	43, // [43:51] is the sub-list for method input_type
+	43, // [43:43] is the sub-list for extension type_name
+	43, // [43:43] is the sub-list for extension extendee
+	0,  // [0:43] is the sub-list for field type_name
 }
 
 func init() { file_errand_v1_run_proto_init() }
@@ -2126,7 +2379,7 @@ func file_errand_v1_run_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_errand_v1_run_proto_rawDesc), len(file_errand_v1_run_proto_rawDesc)),
 			NumEnums:      4,
-			NumMessages:   24,
+			NumMessages:   28,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

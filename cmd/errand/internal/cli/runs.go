@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"google.golang.org/protobuf/proto"
 
 	errandv1 "github.com/errand-run/errand/messages/errand/v1"
 )
@@ -15,6 +16,9 @@ import (
 const (
 	runsLimit   = 50  // what `errand runs` shows unless told otherwise
 	runsPageMax = 500 // what the node sends at a time
+	// examinedMax is how many runs and lines of history are looked at for those that
+	// pass the filters, unless all are asked for.
+	examinedMax = 20_000
 )
 
 type runsFlags struct {
@@ -24,6 +28,7 @@ type runsFlags struct {
 	labels   []string
 	limit    int
 	quiet    bool
+	watch    bool
 }
 
 func (a *app) runsCommand() *cobra.Command {
@@ -32,10 +37,15 @@ func (a *app) runsCommand() *cobra.Command {
 		Use:     "runs",
 		Aliases: []string{"ls"},
 		Short:   "List runs, the newest first",
-		Long:    `List runs: those that go on, the newest first, then those that have ended, the last one first.`,
+		Long: `List runs: those that go on, the newest first, then those that have ended, the last one first.
+
+With --watch, go on and show each change of a run as it happens, until interrupted. A
+node that restarts meanwhile costs no change; where the changes of a longer absence can
+not be told any more, the runs that have changed are listed.`,
 		Example: `  errand runs --app shop --status FAILED --limit 10
   errand runs --label commit=4f1c2a9
-  errand runs -q --status RUNNING | xargs errand cancel`,
+  errand runs -q --status RUNNING | xargs errand cancel
+  errand runs --watch --app shop -o json | jq -c '[.id, .status]'`,
 		Args:              noArguments,
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -49,6 +59,7 @@ func (a *app) runsCommand() *cobra.Command {
 	f.StringArrayVarP(&flags.labels, "label", "l", nil, "only runs with this label: KEY=VALUE")
 	f.IntVar(&flags.limit, "limit", runsLimit, "at most this many; 0 means all")
 	f.BoolVarP(&flags.quiet, "quiet", "q", false, "print only ids")
+	f.BoolVarP(&flags.watch, "watch", "w", false, "go on and show each change")
 	must(cmd.RegisterFlagCompletionFunc("status", cobra.FixedCompletions(statusWords(), cobra.ShellCompDirectiveNoFileComp)))
 	return cmd
 }
@@ -73,7 +84,10 @@ func (a *app) listRuns(ctx context.Context, flags runsFlags) error {
 	if err != nil {
 		return err
 	}
-	runs, err := c.list(ctx, request, flags.limit)
+	if flags.watch {
+		return a.watchRuns(ctx, c, request, flags)
+	}
+	runs, err := a.list(ctx, c, request, flags.limit)
 	if err != nil {
 		return err
 	}
@@ -85,21 +99,39 @@ func (a *app) listRuns(ctx context.Context, flags runsFlags) error {
 	})
 }
 
-// list reads pages until the limit, 0 for none.
-func (c *connection) list(ctx context.Context, request *errandv1.ListRunsRequest, limit int) ([]*errandv1.Run, error) {
-	if limit > 0 {
-		request.PageSize = int32(min(limit, runsPageMax))
-	}
+// list reads pages until the limit, 0 for none. With a limit it does not go through all
+// of a long history for a few runs that pass the filters.
+func (a *app) list(ctx context.Context, c *connection, request *errandv1.ListRunsRequest, limit int) ([]*errandv1.Run, error) {
+	request = proto.CloneOf(request)
 	var runs []*errandv1.Run
-	for run, err := range c.once.All(ctx, request) {
+	for examined := int64(0); ; {
+		request.PageSize = runsPageMax
+		if limit > 0 {
+			request.PageSize = int32(min(limit-len(runs), runsPageMax)) //nolint:gosec // at most runsPageMax
+		}
+		page, err := c.once.List(ctx, request)
 		if err != nil {
 			return nil, c.explain(err)
 		}
-		if runs = append(runs, run); len(runs) == limit {
-			break
+		runs = append(runs, page.GetRuns()...)
+		examined += page.GetExamined()
+		request.PageToken = page.GetNextPageToken()
+		switch {
+		case request.GetPageToken() == "", limit > 0 && len(runs) >= limit:
+			return runs, nil
+		case limit > 0 && examined >= examinedMax:
+			a.note("looked at the newest %d runs%s for those asked for; '--limit 0' looks at all", examined, backTo(page))
+			return runs, nil
 		}
 	}
-	return runs, nil
+}
+
+// backTo says how far a list has come.
+func backTo(page *errandv1.ListRunsResponse) string {
+	if page.GetExaminedBackTo() == nil {
+		return ""
+	}
+	return ", back to " + page.GetExaminedBackTo().AsTime().Format(time.RFC3339) + ","
 }
 
 func (a *app) printIDs(runs []*errandv1.Run) error {

@@ -99,39 +99,61 @@ const columnGap = "   "
 // writeTable aligns the columns, colours the words of statuses and cuts the last
 // column where the terminal ends.
 func writeTable(w io.Writer, s style, header []string, rows [][]string) error {
-	rows = append([][]string{header}, rows...)
-	widths := make([]int, len(header))
+	return newTable(w, s, header).write(rows)
+}
+
+// table writes rows below a header. The columns are as wide as the widest cell so far:
+// rows that come later may move them, none waits for what is still to come.
+type table struct {
+	w      io.Writer
+	style  style
+	header []string
+	widths []int
+}
+
+func newTable(w io.Writer, s style, header []string) *table {
+	return &table{w: w, style: s, header: header, widths: make([]int, len(header))}
+}
+
+func (t *table) write(rows [][]string) error {
+	headed := t.header != nil
+	if headed {
+		rows = append([][]string{t.header}, rows...)
+		t.header = nil
+	}
 	for _, row := range rows {
 		for i, cell := range row {
 			row[i] = cellText(cell)
-			widths[i] = max(widths[i], utf8.RuneCountInString(row[i]))
+			t.widths[i] = max(t.widths[i], utf8.RuneCountInString(row[i]))
 		}
 	}
-	var text strings.Builder
 	for number, row := range rows {
-		used := 0
-		for i, cell := range row {
-			last := i == len(row)-1
-			if last && s.width > used {
-				cell = cut(cell, s.width-used)
-			}
-			pad := widths[i] - utf8.RuneCountInString(cell)
-			if s.colour && number > 0 {
-				cell = coloured(cell)
-			}
-			text.WriteString(cell)
-			if !last {
-				text.WriteString(strings.Repeat(" ", pad) + columnGap)
-				used += widths[i] + len(columnGap)
-			}
-		}
-		line := strings.TrimRight(text.String(), " ")
-		text.Reset()
-		if _, err := io.WriteString(w, line+"\n"); err != nil {
+		if _, err := io.WriteString(t.w, t.line(row, headed && number == 0)+"\n"); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+func (t *table) line(row []string, header bool) string {
+	var text strings.Builder
+	used := 0
+	for i, cell := range row {
+		last := i == len(row)-1
+		if last && t.style.width > used {
+			cell = cut(cell, t.style.width-used)
+		}
+		pad := t.widths[i] - utf8.RuneCountInString(cell)
+		if t.style.colour && !header {
+			cell = coloured(cell)
+		}
+		text.WriteString(cell)
+		if !last {
+			text.WriteString(strings.Repeat(" ", pad) + columnGap)
+			used += t.widths[i] + len(columnGap)
+		}
+	}
+	return strings.TrimRight(text.String(), " ")
 }
 
 // cellText keeps a cell on its line.

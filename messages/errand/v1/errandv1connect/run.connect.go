@@ -44,6 +44,8 @@ const (
 	RunServiceListProcedure = "/errand.v1.RunService/List"
 	// RunServiceWatchProcedure is the fully-qualified name of the RunService's Watch RPC.
 	RunServiceWatchProcedure = "/errand.v1.RunService/Watch"
+	// RunServiceChangesProcedure is the fully-qualified name of the RunService's Changes RPC.
+	RunServiceChangesProcedure = "/errand.v1.RunService/Changes"
 	// RunServiceCancelProcedure is the fully-qualified name of the RunService's Cancel RPC.
 	RunServiceCancelProcedure = "/errand.v1.RunService/Cancel"
 	// RunServiceLogsProcedure is the fully-qualified name of the RunService's Logs RPC.
@@ -65,6 +67,11 @@ type RunServiceClient interface {
 	// Watch sends the run as it is and then every change, and ends after the
 	// terminal one.
 	Watch(context.Context, *v1.WatchRunRequest) (*connect.ServerStreamForClient[v1.WatchRunResponse], error)
+	// Changes sends what becomes of runs from a position on: that of a List, so that the
+	// two together miss nothing, or the last that a reader received before it was cut
+	// off. It goes on until the caller leaves. A position from which nothing can be
+	// promised any more is refused (LIST_AGAIN).
+	Changes(context.Context, *v1.RunChangesRequest) (*connect.ServerStreamForClient[v1.RunChangesResponse], error)
 	// Cancel records the wish to end a run and answers once the wish is durable,
 	// not when the run has ended. A finished run refuses (failed_precondition).
 	Cancel(context.Context, *v1.CancelRunRequest) (*v1.CancelRunResponse, error)
@@ -109,6 +116,12 @@ func NewRunServiceClient(httpClient connect.HTTPClient, baseURL string, opts ...
 			connect.WithSchema(runServiceMethods.ByName("Watch")),
 			connect.WithClientOptions(opts...),
 		),
+		changes: connect.NewClient[v1.RunChangesRequest, v1.RunChangesResponse](
+			httpClient,
+			baseURL+RunServiceChangesProcedure,
+			connect.WithSchema(runServiceMethods.ByName("Changes")),
+			connect.WithClientOptions(opts...),
+		),
 		cancel: connect.NewClient[v1.CancelRunRequest, v1.CancelRunResponse](
 			httpClient,
 			baseURL+RunServiceCancelProcedure,
@@ -132,13 +145,14 @@ func NewRunServiceClient(httpClient connect.HTTPClient, baseURL string, opts ...
 
 // runServiceClient implements RunServiceClient.
 type runServiceClient struct {
-	create *connect.Client[v1.CreateRunRequest, v1.CreateRunResponse]
-	get    *connect.Client[v1.GetRunRequest, v1.GetRunResponse]
-	list   *connect.Client[v1.ListRunsRequest, v1.ListRunsResponse]
-	watch  *connect.Client[v1.WatchRunRequest, v1.WatchRunResponse]
-	cancel *connect.Client[v1.CancelRunRequest, v1.CancelRunResponse]
-	logs   *connect.Client[v1.LogsRequest, v1.LogsResponse]
-	wait   *connect.Client[v1.WaitRunRequest, v1.WaitRunResponse]
+	create  *connect.Client[v1.CreateRunRequest, v1.CreateRunResponse]
+	get     *connect.Client[v1.GetRunRequest, v1.GetRunResponse]
+	list    *connect.Client[v1.ListRunsRequest, v1.ListRunsResponse]
+	watch   *connect.Client[v1.WatchRunRequest, v1.WatchRunResponse]
+	changes *connect.Client[v1.RunChangesRequest, v1.RunChangesResponse]
+	cancel  *connect.Client[v1.CancelRunRequest, v1.CancelRunResponse]
+	logs    *connect.Client[v1.LogsRequest, v1.LogsResponse]
+	wait    *connect.Client[v1.WaitRunRequest, v1.WaitRunResponse]
 }
 
 // Create calls errand.v1.RunService.Create.
@@ -171,6 +185,11 @@ func (c *runServiceClient) List(ctx context.Context, req *v1.ListRunsRequest) (*
 // Watch calls errand.v1.RunService.Watch.
 func (c *runServiceClient) Watch(ctx context.Context, req *v1.WatchRunRequest) (*connect.ServerStreamForClient[v1.WatchRunResponse], error) {
 	return c.watch.CallServerStream(ctx, connect.NewRequest(req))
+}
+
+// Changes calls errand.v1.RunService.Changes.
+func (c *runServiceClient) Changes(ctx context.Context, req *v1.RunChangesRequest) (*connect.ServerStreamForClient[v1.RunChangesResponse], error) {
+	return c.changes.CallServerStream(ctx, connect.NewRequest(req))
 }
 
 // Cancel calls errand.v1.RunService.Cancel.
@@ -209,6 +228,11 @@ type RunServiceHandler interface {
 	// Watch sends the run as it is and then every change, and ends after the
 	// terminal one.
 	Watch(context.Context, *v1.WatchRunRequest, *connect.ServerStream[v1.WatchRunResponse]) error
+	// Changes sends what becomes of runs from a position on: that of a List, so that the
+	// two together miss nothing, or the last that a reader received before it was cut
+	// off. It goes on until the caller leaves. A position from which nothing can be
+	// promised any more is refused (LIST_AGAIN).
+	Changes(context.Context, *v1.RunChangesRequest, *connect.ServerStream[v1.RunChangesResponse]) error
 	// Cancel records the wish to end a run and answers once the wish is durable,
 	// not when the run has ended. A finished run refuses (failed_precondition).
 	Cancel(context.Context, *v1.CancelRunRequest) (*v1.CancelRunResponse, error)
@@ -249,6 +273,12 @@ func NewRunServiceHandler(svc RunServiceHandler, opts ...connect.HandlerOption) 
 		connect.WithSchema(runServiceMethods.ByName("Watch")),
 		connect.WithHandlerOptions(opts...),
 	)
+	runServiceChangesHandler := connect.NewServerStreamHandlerSimple(
+		RunServiceChangesProcedure,
+		svc.Changes,
+		connect.WithSchema(runServiceMethods.ByName("Changes")),
+		connect.WithHandlerOptions(opts...),
+	)
 	runServiceCancelHandler := connect.NewUnaryHandlerSimple(
 		RunServiceCancelProcedure,
 		svc.Cancel,
@@ -277,6 +307,8 @@ func NewRunServiceHandler(svc RunServiceHandler, opts ...connect.HandlerOption) 
 			runServiceListHandler.ServeHTTP(w, r)
 		case RunServiceWatchProcedure:
 			runServiceWatchHandler.ServeHTTP(w, r)
+		case RunServiceChangesProcedure:
+			runServiceChangesHandler.ServeHTTP(w, r)
 		case RunServiceCancelProcedure:
 			runServiceCancelHandler.ServeHTTP(w, r)
 		case RunServiceLogsProcedure:
@@ -306,6 +338,10 @@ func (UnimplementedRunServiceHandler) List(context.Context, *v1.ListRunsRequest)
 
 func (UnimplementedRunServiceHandler) Watch(context.Context, *v1.WatchRunRequest, *connect.ServerStream[v1.WatchRunResponse]) error {
 	return connect.NewError(connect.CodeUnimplemented, errors.New("errand.v1.RunService.Watch is not implemented"))
+}
+
+func (UnimplementedRunServiceHandler) Changes(context.Context, *v1.RunChangesRequest, *connect.ServerStream[v1.RunChangesResponse]) error {
+	return connect.NewError(connect.CodeUnimplemented, errors.New("errand.v1.RunService.Changes is not implemented"))
 }
 
 func (UnimplementedRunServiceHandler) Cancel(context.Context, *v1.CancelRunRequest) (*v1.CancelRunResponse, error) {

@@ -1,0 +1,6 @@
+package api
+
+import "time"
+
+// SetQuiet makes streams of changes say something after a shorter time.
+func (s *Server) SetQuiet(quiet time.Duration) { s.quiet = quiet }
