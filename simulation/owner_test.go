@@ -73,7 +73,7 @@ func ownedCalls() (calls []plan.Call) {
 func TestOwnerThatGetsNowhereBlocksNothing(t *testing.T) {
 	for seed := uint64(1); seed <= 4; seed++ {
 		p := plan.Draw(seed, plan.Wanted{Nodes: 3, Length: 3 * time.Minute, Classes: []plan.Class{}, Workload: ownedCalls()})
-		p.Options.SandboxesMax = 32
+		p.Options.SandboxesMax, p.Options.Probes = 32, 0
 		refused, ended := 0, 0
 		execute(t, p, world.Setup{
 			Ports: func(node string, ports *nodes.Ports, _ func(string, *actorv1.Packet)) {

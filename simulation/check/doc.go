@@ -31,8 +31,9 @@ import (
 // Guarantee names what was promised.
 type Guarantee string
 
-// The guarantees that are judged, and two that are not promises of Errand's: the
-// canary always fails, and Liveness says what is still pending at the end.
+// The guarantees that are judged, what a node is configured to take at most (Room), and
+// two that are not promises of Errand's: the canary always fails, and Liveness says what
+// is still pending at the end.
 const (
 	G1           Guarantee = "G1 one writer"
 	G2           Guarantee = "G2 at most one start"
@@ -44,6 +45,7 @@ const (
 	G10          Guarantee = "G10 clean"
 	G11          Guarantee = "G11 explained"
 	G12          Guarantee = "G12 fencing token"
+	Room         Guarantee = "room"
 	Linearizable Guarantee = "linearizable"
 	Together     Guarantee = "together"
 	Liveness     Guarantee = "liveness"
@@ -88,6 +90,8 @@ type Config struct {
 	Session nodes.SessionConfig
 	// Nodes is how many nodes there are; 0 means that nobody knows.
 	Nodes int
+	// SandboxesMax is how many commands a node may run at one time; 0 is not judged.
+	SandboxesMax int64
 	// Slack is how much later than promised something may happen on machines that
 	// nothing disturbs, so that messages and turns may take their time. 0 means
 	// SlackDefault.

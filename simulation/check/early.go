@@ -31,6 +31,8 @@ type g9NotEarly struct {
 	// asked is when a client first asked for a run that has not ended: its bounds count
 	// from there, however long the store took to create it.
 	asked map[string]time.Duration
+	// drifts says that a clock has drifted at some time: it may be off since.
+	drifts bool
 }
 
 type wallStep struct {
@@ -64,6 +66,9 @@ func (g *g9NotEarly) Observe(l *Ledger, e history.Event, report func(Finding)) {
 			if r.Terminal() && r.Rewritten && r.Record.GetReason() == recordv1.Reason_REASON_START_DEADLINE {
 				g.late(l, r, report)
 			}
+			if c := stoppedEarly(r); c != nil && g.clocksRight(c.Started) {
+				report(Finding{Run: r.ID, Node: c.Node, Text: fmt.Sprintf("%v was stopped by its timeout of %v after %v", c, milli(c.TimeoutMs), c.Ended-c.Started)})
+			}
 			if r.Terminal() {
 				delete(g.asked, r.ID)
 			}
@@ -72,7 +77,33 @@ func (g *g9NotEarly) Observe(l *Ledger, e history.Event, report func(Finding)) {
 	}
 }
 
+// stoppedEarly returns the command that a commit records as timed out, if the engine has
+// stopped it before its timeout.
+func stoppedEarly(r *Run) *Command {
+	if !r.Terminal() || !r.Rewritten || records.Terminal(r.Before.GetStatus()) || r.Record.GetStatus() != recordv1.Status_STATUS_TIMED_OUT {
+		return nil
+	}
+	last := lastAttempt(r.Record)
+	c := r.CommandOf(last.GetNumber(), last.GetPlacement())
+	if c == nil || c.Alive || c.Cause != "signal" && c.Cause != "kill" || c.Ended-c.Started >= milli(c.TimeoutMs-c.TimeoutMs/100)-earlySlack {
+		return nil
+	}
+	return c
+}
+
+// clocksRight tells whether all wall clocks were right since a moment. What else befell
+// the world is no reason to stop a command before its time.
+func (g *g9NotEarly) clocksRight(since time.Duration) bool {
+	for _, s := range g.steps {
+		if s.end == 0 || s.end >= since {
+			return false
+		}
+	}
+	return !g.drifts
+}
+
 func (g *g9NotEarly) fault(e history.Event, f history.Fault) {
+	g.drifts = g.drifts || f.Name == "drift"
 	switch {
 	case f.Name != "wall_step" && f.Begin:
 		g.others, g.otherAt = g.others+1, e.At

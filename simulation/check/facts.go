@@ -21,6 +21,8 @@ type Facts struct {
 	Settled bool
 	// Machines are in order.
 	Machines []Machine
+	// Waiting is what clients wait for that must be served by the end.
+	Waiting []Pending
 }
 
 // Machine is what one machine shows.
@@ -106,7 +108,7 @@ func (s *Set) Pending(facts Facts) []Pending {
 			pending = append(pending, pendingMachine(s.ledger, m)...)
 		}
 	}
-	return pending
+	return append(pending, facts.Waiting...)
 }
 
 func pendingRun(facts Facts, r *Run) []Pending {

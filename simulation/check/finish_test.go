@@ -209,3 +209,14 @@ func TestClientsAreToldWhatHappened(t *testing.T) {
 		})
 	}
 }
+
+// What a client waits for in vain is shown like all else that has not come to rest.
+func TestASubmitThatNobodyTakesIsPending(t *testing.T) {
+	s := newScript()
+	facts := s.settled(ready("n1"))
+	if !s.set.Settled(facts) {
+		t.Fatalf("%v", s.set.Pending(facts))
+	}
+	facts.Waiting = []check.Pending{{Run: one, Node: "n1", What: "a submit that is not taken", Why: "nobody listens"}}
+	expect(t, s.set.Finish(facts), check.Liveness, "nobody listens")
+}

@@ -31,6 +31,8 @@ type Ledger struct {
 	// right.
 	steps     int
 	steppedAt time.Duration
+	// forgot says that some machine has lost what its journal held.
+	forgot bool
 }
 
 // Run is what has happened of one run.
@@ -111,7 +113,26 @@ type machine struct {
 	pausedAt, resumedAt time.Duration
 	// undoneAt is when the disk last lost something that it had synced.
 	undoneAt time.Duration
+	// hidden counts the faults under way by which a node may lose sight of a command, or
+	// of its end; hiddenAt is when one last began or ended.
+	hidden   int
+	hiddenAt time.Duration
+	// commands are how many run on it.
+	commands int
 }
+
+// harmless are the faults after which a node still finds what it has started, and how
+// that has ended: they cut it off, stop its daemon, or make it wait.
+var harmless = map[string]bool{
+	"cut": true, "noise": true, "hold": true, "view": true, "flap": true, "doubled_tell": true, "selected": true,
+	"crash": true, "restart": true, "panic": true, "disk_stall": true, "disk_full": true, "disk_errors": true,
+	"wall_step": true, "drift": true, "store_away": true, "watch_lag": true, "unknown": true, "leader_pause": true,
+	"leader_change": true, "member_cut": true, "compaction": true, "store_refuses": true, "slow_create": true,
+	"failed_start": true, "doubled_exit": true, "guard_death": true,
+}
+
+// forgetful are the faults that take a journal, or a part of it, from its machine.
+var forgetful = map[string]bool{"disk_swap": true, "disk_revert": true, "disk_torn": true, "disk_loss": true, "namesake": true}
 
 func newLedger(config Config) *Ledger {
 	return &Ledger{config: config, runs: map[string]*Run{}, machines: map[string]*machine{}}
@@ -187,6 +208,10 @@ func (l *Ledger) fault(e history.Event, f history.Fault) {
 	if f.Name == "wall_step" {
 		l.steps, l.steppedAt = max(l.steps+change, 0), e.At
 	}
+	l.forgot = l.forgot || forgetful[f.Name]
+	if !harmless[f.Name] {
+		m.hidden, m.hiddenAt = max(m.hidden+change, 0), e.At
+	}
 	if f.Outside {
 		m.outside, m.outsideAt = max(m.outside+change, 0), e.At
 		if f.Begin {
@@ -247,6 +272,17 @@ func (l *Ledger) Outside(machines ...string) string {
 	return ""
 }
 
+// InSight tells whether nothing has befallen a command by which its node may have lost
+// sight of it, or of its end.
+func (l *Ledger) InSight(c *Command) bool {
+	for _, m := range []*machine{l.machine(c.Node), &l.world} {
+		if m.hidden > 0 || m.hiddenAt >= c.Started && m.hiddenAt > 0 {
+			return false
+		}
+	}
+	return !l.forgot
+}
+
 // pauseSlack is what a machine may take to look around when it is resumed.
 const pauseSlack = time.Second
 
@@ -279,12 +315,14 @@ func (l *Ledger) command(e history.Event, c history.Command) {
 			TimeoutMs: r.Record.GetSpec().GetTimeoutMs(), GraceMs: r.Record.GetSpec().GetStopGraceMs(),
 		}
 		r.Commands = append(r.Commands, started)
+		l.machine(e.Node).commands++
 		r.tokenBefore, r.tokenMax = r.tokenMax, max(r.tokenMax, c.Token)
 		return
 	}
 	for _, known := range slices.Backward(r.Commands) {
 		if known.Alive && known.Node == e.Node && known.Attempt == e.Attempt && known.Placement == e.Placement {
 			known.Alive, known.Ended, known.Code, known.Cause = false, e.At, c.Code, c.Cause
+			l.machine(e.Node).commands--
 			return
 		}
 	}

@@ -1,10 +1,6 @@
 package check
 
 import (
-	"math"
-
-	"github.com/anishathalye/porcupine"
-
 	"github.com/errand-run/errand/cluster/records"
 	recordv1 "github.com/errand-run/errand/messages/errand/record/v1"
 	"github.com/errand-run/errand/simulation/history"
@@ -16,15 +12,15 @@ import (
 // done at any later time, or never. That a run ends is no client's doing: the commit
 // that ended it is an operation of that very moment.
 type linearizable struct {
-	open       map[uint64]int
-	operations map[string][]porcupine.Operation
-	runs       []string
+	open  map[uint64]int
+	spans map[string][]span
+	runs  []string
 	// called are the runs of which clients have spoken.
 	called map[string]bool
 }
 
 func newLinearizable() *linearizable {
-	return &linearizable{open: map[uint64]int{}, operations: map[string][]porcupine.Operation{}, called: map[string]bool{}}
+	return &linearizable{open: map[uint64]int{}, spans: map[string][]span{}, called: map[string]bool{}}
 }
 
 func (*linearizable) Guarantee() Guarantee { return Linearizable }
@@ -68,17 +64,15 @@ func (c *linearizable) Observe(l *Ledger, e history.Event, _ func(Finding)) {
 	}
 }
 
-func moment(e history.Event, verb string) porcupine.Operation {
-	at := e.At.Nanoseconds()
-	return porcupine.Operation{Input: operation{verb: verb}, Output: outcome{known: true}, Call: at, Return: at}
+func moment(e history.Event, verb string) span {
+	return span{in: operation{verb: verb}, out: outcome{known: true}, call: e.At, end: e.At}
 }
 
-func (c *linearizable) add(run string, op porcupine.Operation) {
-	if _, known := c.operations[run]; !known {
+func (c *linearizable) add(run string, s span) {
+	if _, known := c.spans[run]; !known {
 		c.runs = append(c.runs, run)
 	}
-	op.ClientId = len(c.operations[run])
-	c.operations[run] = append(c.operations[run], op)
+	c.spans[run] = append(c.spans[run], s)
 }
 
 // call opens an operation that has no end yet and whose answer nobody knows.
@@ -89,19 +83,16 @@ func (c *linearizable) call(e history.Event, call history.Call) {
 		return
 	}
 	c.called[call.Run] = true
-	c.open[call.ID] = len(c.operations[call.Run])
-	c.add(call.Run, porcupine.Operation{
-		Input: operation{verb: call.Verb}, Output: outcome{}, Call: e.At.Nanoseconds(), Return: math.MaxInt64,
-	})
+	c.open[call.ID] = len(c.spans[call.Run])
+	c.add(call.Run, span{in: operation{verb: call.Verb}, call: e.At, end: never})
 }
 
 func (c *linearizable) answer(e history.Event, call history.Call) {
 	i, known := c.open[call.ID]
-	if !known || i >= len(c.operations[call.Run]) {
+	if !known || i >= len(c.spans[call.Run]) {
 		return
 	}
 	delete(c.open, call.ID)
-	op := &c.operations[call.Run][i]
 	out := outcome{known: call.Outcome == "ok" || call.Outcome == "refused", refused: call.Outcome == "refused"}
 	if !out.known {
 		return
@@ -113,17 +104,13 @@ func (c *linearizable) answer(e history.Event, call history.Call) {
 		out.exists = detail != nil
 		out.ended = records.Terminal(detail.GetStatus())
 	}
-	op.Output, op.Return = out, e.At.Nanoseconds()
+	s := &c.spans[call.Run][i]
+	s.out, s.end = out, e.At
 }
 
 func (c *linearizable) Finish(_ *Ledger, _ Facts, report func(Finding)) {
-	model := model()
 	for _, run := range c.runs {
-		operations := c.operations[run]
-		if !c.called[run] {
-			continue
-		}
-		if !porcupine.CheckOperations(model, operations) {
+		if c.called[run] && !ordered(c.spans[run]) {
 			report(Finding{Run: run, Text: "no order of the clients' calls agrees with all that they were told"})
 		}
 	}
@@ -138,15 +125,6 @@ const (
 	finished
 	gone
 )
-
-func model() porcupine.Model {
-	return porcupine.Model{
-		Init: func() any { return absent },
-		Step: func(s, in, out any) (bool, any) {
-			return step(s.(state), in.(operation), out.(outcome))
-		},
-	}
-}
 
 // step tells whether an answer is possible in a state, and what comes of it.
 func step(s state, in operation, out outcome) (bool, state) {

@@ -53,14 +53,15 @@ func acknowledged(l *Ledger, call history.Call) string {
 		return ""
 	case r == nil || r.Record == nil && r.Deleted == 0:
 		return "a " + call.Verb + " was acknowledged and the run is not in the store"
-	case call.Verb == VerbCancel && r.Record != nil && !r.Terminal() && r.Record.GetWish().GetReason() != recordv1.Reason_REASON_CANCELED:
+	case call.Verb == VerbCancel && r.Record != nil && r.Record.GetStatus() != recordv1.Status_STATUS_CANCELED &&
+		r.Record.GetWish().GetReason() != recordv1.Reason_REASON_CANCELED:
 		return "a cancel was acknowledged and is not in the record"
 	}
 	return ""
 }
 
 // unseen says that a command ended by itself in an undisturbed world and its run was
-// ended without that.
+// ended without that, or that it is said to be lost where nothing hid it.
 func unseen(l *Ledger, r *Run) string {
 	if !r.Terminal() || !r.Rewritten {
 		return ""
@@ -70,7 +71,13 @@ func unseen(l *Ledger, r *Run) string {
 		return ""
 	}
 	c := r.CommandOf(last.GetNumber(), last.GetPlacement())
-	if c == nil || c.Alive || c.Cause != "itself" {
+	if c == nil || c.Alive {
+		return ""
+	}
+	if r.Record.GetReason() == recordv1.Reason_REASON_SANDBOX_LOST && l.InSight(c) {
+		return fmt.Sprintf("%v ended (%s) in sight of its node and is said to be lost", c, c.Cause)
+	}
+	if c.Cause != "itself" {
 		return ""
 	}
 	if since, calm := l.CalmSince(); !calm || since > 0 && since >= c.Started {

@@ -24,7 +24,11 @@ func (g g7NoInventedOutcome) Observe(l *Ledger, e history.Event, report func(Fin
 		if r.Record == nil || !r.Rewritten {
 			continue
 		}
-		if text := g.judge(r); text != "" {
+		text := g.judge(r)
+		if text == "" && !l.forgot {
+			text = unsaid(r)
+		}
+		if text != "" {
 			report(Finding{Run: r.ID, Text: text})
 		}
 	}
@@ -42,7 +46,7 @@ func (g7NoInventedOutcome) judge(r *Run) string {
 	}
 	for _, late := range run.GetLateExits() {
 		exit := late.GetExit()
-		if exit.GetCode() == 0 && exit.Code == nil || exit.GetFenced() {
+		if exit == nil || exit.Code == nil || exit.GetFenced() {
 			continue
 		}
 		if text := invented(r, late.GetAttempt(), late.GetPlacement(), exit.GetCode(), exit.GetSignal()); text != "" {
@@ -68,6 +72,24 @@ func (g7NoInventedOutcome) judge(r *Run) string {
 func endedBefore(r *Run, last *recordv1.Attempt) bool {
 	c := r.CommandOf(last.GetNumber(), last.GetPlacement())
 	return last.ExitCode != nil && c != nil && !c.Alive && c.Cause == "itself" && c.Ended < r.Wished
+}
+
+// unsaid tells of a command that was seen to end by a stop of the engine's own, and is
+// recorded as if it had ended by itself.
+func unsaid(r *Run) string {
+	last := lastAttempt(r.Record)
+	if !r.Terminal() || last == nil || last.ExitCode == nil || r.Record.GetStatus() != recordv1.Status_STATUS_FAILED {
+		return ""
+	}
+	switch r.Record.GetReason() {
+	case recordv1.Reason_REASON_EXIT_CODE, recordv1.Reason_REASON_SIGNAL, recordv1.Reason_REASON_OOM_KILLED:
+	default:
+		return ""
+	}
+	if c := r.CommandOf(last.GetNumber(), last.GetPlacement()); c != nil && !c.Alive && (c.Cause == "signal" || c.Cause == "kill") {
+		return fmt.Sprintf("%v was ended by the engine and is recorded as %s (%s)", c, records.Word(r.Record.GetStatus()), records.Word(r.Record.GetReason()))
+	}
+	return ""
 }
 
 func lastAttempt(run *recordv1.Run) *recordv1.Attempt {

@@ -40,6 +40,7 @@ func New(config Config) *Set {
 		g10Clean{},
 		g11Explained{},
 		g12FencingToken{},
+		room{},
 		newLinearizable(),
 		newTogether(),
 	}

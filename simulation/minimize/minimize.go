@@ -55,7 +55,7 @@ func size(p plan.Plan) int {
 	if p.Options.Policy.Kind != plan.PolicyFIFO {
 		n++
 	}
-	return n
+	return n + p.Options.Probes
 }
 
 // try keeps a plan if it fails as the first one did.
@@ -148,6 +148,11 @@ func (m *minimizer) simplify() {
 		p := m.best
 		p.Options.Members = 1
 		m.try("store members", p)
+	}
+	if m.best.Options.Probes > 0 {
+		p := m.best
+		p.Options.Probes = 0
+		m.try("probes", p)
 	}
 }
 

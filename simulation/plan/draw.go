@@ -29,6 +29,8 @@ const (
 	// every change of the store's leader; a run that was retried may have to wait for
 	// that more than once.
 	convergeMin = 25 * time.Minute
+	// probes is how many nodes of the core are asked for one more run.
+	probes = 3
 	// startMargin lets the world come up before the first fault.
 	startMargin = 5 * time.Second
 )
@@ -43,9 +45,10 @@ func Draw(seed uint64, wanted Wanted) Plan {
 			p.Options.Length = max(p.Options.Length, c.At+Duration(time.Second))
 		}
 	}
-	p.Faults = drawFaults(streams.Of("faults"), p.Options)
+	focus := drawFocus(streams.Of("focus"), p.Options)
+	p.Faults = drawFaults(streams.Of("faults"), p.Options, focus)
 	if p.Workload = wanted.Workload; p.Workload == nil {
-		p.Workload = drawWorkload(streams.Of("workload"), p.Options)
+		p.Workload = drawWorkload(streams.Of("workload"), p.Options, focus)
 	}
 	longest := Duration(0)
 	for _, c := range p.Workload {
@@ -58,7 +61,7 @@ func Draw(seed uint64, wanted Wanted) Plan {
 }
 
 func drawOptions(r *rand.Rand, wanted Wanted) Options {
-	o := Options{Nodes: wanted.Nodes, Length: Duration(wanted.Length), Session: defaultSession()}
+	o := Options{Nodes: wanted.Nodes, Length: Duration(wanted.Length), Session: defaultSession(), Probes: probes}
 	nodes := pick(r, 1, 1, 2, 3, 3, 3, 4, 5, 5, 5, 7, 10, 15)
 	if o.Nodes == 0 {
 		o.Nodes = nodes

@@ -20,10 +20,46 @@ var pair = []string{NodeName(0), NodeName(pairedFrom - 1)}
 
 const pairedFrom = 10
 
+// focus lets faults meet, and runs meet them: what befalls one node at one time finds
+// what faults that are spread over a whole world never show. Half of the worlds have
+// none.
+type focus struct {
+	// share is the part of what is drawn that goes to victim, and to the moments.
+	share   float64
+	victim  string
+	moments []time.Duration
+}
+
+// The bounds of how far from a moment a fault of it begins, and a run before it.
+const (
+	meetEarly = 10 * time.Second
+	meetLate  = 20 * time.Second
+)
+
+func drawFocus(r *rand.Rand, o Options) focus {
+	f := focus{share: pick(r, 0, 0, 0.5, 0.8), victim: NodeName(r.IntN(o.Nodes))}
+	for range 1 + r.IntN(3) {
+		f.moments = append(f.moments, between(r, startMargin, o.Length.D()))
+	}
+	return f
+}
+
+// moment draws when something begins that may be drawn to others: from early before to
+// late after one of the moments, or at any time.
+func (f focus) moment(r *rand.Rand, o Options, early, late time.Duration) time.Duration {
+	anywhere := between(r, startMargin, o.Length.D())
+	near := pick(r, f.moments...) + between(r, -early, late)
+	if chance(r, f.share) {
+		anywhere = min(max(near, startMargin), max(o.Length.D()-time.Millisecond, startMargin))
+	}
+	return anywhere.Round(time.Millisecond)
+}
+
 // drawer draws the faults of one world.
 type drawer struct {
 	*rand.Rand
 	o      Options
+	focus  focus
 	faults []Fault
 }
 
@@ -35,8 +71,8 @@ type recipe struct {
 	draw  func(d *drawer)
 }
 
-func drawFaults(r *rand.Rand, o Options) []Fault {
-	d := &drawer{Rand: r, o: o}
+func drawFaults(r *rand.Rand, o Options, f focus) []Fault {
+	d := &drawer{Rand: r, o: o, focus: f}
 	strength := pick(r, 0.3, 1, 1, 2.5)
 	for _, recipe := range recipes {
 		// Drawn in any case, so that a class that is off moves no other.
@@ -57,13 +93,13 @@ func drawFaults(r *rand.Rand, o Options) []Fault {
 
 // add adds a fault of a duration; the moment is drawn.
 func (d *drawer) add(lasts time.Duration, what What) {
-	begin := between(d.Rand, startMargin, d.o.Length.D()).Round(time.Millisecond)
+	begin := d.focus.moment(d.Rand, d.o, meetEarly, meetLate)
 	d.faults = append(d.faults, Fault{Begin: Duration(begin), End: Duration(begin + lasts.Round(time.Millisecond)), What: what})
 }
 
 // down adds a fault that takes a daemon down, unless it is down at that time.
 func (d *drawer) down(node string, lasts time.Duration, what What) {
-	d.downAt(node, Duration(between(d.Rand, startMargin, d.o.Length.D()).Round(time.Millisecond)), lasts, what)
+	d.downAt(node, Duration(d.focus.moment(d.Rand, d.o, meetEarly, meetLate)), lasts, what)
 }
 
 // downAt is down at a moment.
@@ -86,14 +122,18 @@ func isDown(w What) bool {
 	}
 }
 
-// node draws the node that a fault befalls. Where there is one whose name begins with
-// another's, those two are drawn often: who forgets the slash behind a name takes the
-// one for the other.
+// node draws the node that a fault befalls: often the victim, if there is one. Where
+// there is one whose name begins with another's, those two are drawn often as well: who
+// forgets the slash behind a name takes the one for the other.
 func (d *drawer) node() string {
-	if n := NodeName(d.IntN(d.o.Nodes)); d.o.Nodes < pairedFrom || !chance(d.Rand, 0.3) {
-		return n
+	n := NodeName(d.IntN(d.o.Nodes))
+	switch {
+	case chance(d.Rand, d.focus.share):
+		return d.focus.victim
+	case d.o.Nodes >= pairedFrom && chance(d.Rand, 0.3):
+		return pick(d.Rand, pair...)
 	}
-	return pick(d.Rand, pair...)
+	return n
 }
 
 // lasts draws how long a fault goes on: often short, sometimes longer than it takes
@@ -114,7 +154,7 @@ func (d *drawer) lasts() time.Duration {
 // unguarded takes from a node all that would kill at its fence, for a time in which
 // that may come.
 func (d *drawer) unguarded(node string) {
-	begin, lasts := Duration(between(d.Rand, startMargin, d.o.Length.D()).Round(time.Millisecond)), Duration(2*windowLong)
+	begin, lasts := Duration(d.focus.moment(d.Rand, d.o, meetEarly, meetLate)), Duration(2*windowLong)
 	for _, what := range []What{GuardDeath{Node: node}, LogDeath{Node: node}, StoreAway{Node: node}} {
 		d.faults = append(d.faults, Fault{Begin: begin, End: begin + lasts, What: what})
 	}

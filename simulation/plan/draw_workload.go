@@ -14,7 +14,11 @@ const smallIDs = 6
 // crowdsMax is how many crowds there are at most.
 const crowdsMax = 4
 
-func drawWorkload(r *rand.Rand, o Options) []Call {
+// beforeMoment is how long before a moment the runs begin that are to meet its faults:
+// time enough to be placed and to run, or to be on the way there.
+const beforeMoment = 30 * time.Second
+
+func drawWorkload(r *rand.Rand, o Options, f focus) []Call {
 	var calls []Call
 	runs := 0
 	submit := func(at time.Duration) {
@@ -23,7 +27,10 @@ func drawWorkload(r *rand.Rand, o Options) []Call {
 	}
 	most := min(3+o.Length.D().Minutes()*pick(r, 0.5, 2, 6), 150)
 	for float64(runs) < most {
-		at := between(r, 0, o.Length.D())
+		at := f.moment(r, o, beforeMoment, meetLate)
+		if chance(r, 0.1) {
+			at = between(r, 0, startMargin)
+		}
 		burst := 1
 		if chance(r, 0.15) {
 			burst = 2 + r.IntN(12)
@@ -114,7 +121,7 @@ func drawDeletes(r *rand.Rand, o Options, first Call) (calls []Call) {
 
 func drawCommand(r *rand.Rand) *Command {
 	c := &Command{
-		Takes:         Duration(between(r, 0, pick(r, 2*time.Millisecond, time.Second, 10*time.Second, time.Minute, 4*time.Minute)).Round(time.Millisecond)),
+		Takes:         Duration(between(r, 0, pick(r, 2*time.Millisecond, time.Second, 10*time.Second, time.Minute, 4*time.Minute, 12*time.Minute)).Round(time.Millisecond)),
 		Timeout:       Duration(pick(r, 8*time.Hour, 5*time.Minute, 30*time.Second, 3*time.Second)),
 		StartDeadline: Duration(pick(r, 5*time.Minute, 5*time.Minute, time.Minute, 5*time.Second)),
 		StopGrace:     Duration(pick(r, 10*time.Second, time.Second, 30*time.Second)),

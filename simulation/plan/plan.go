@@ -75,6 +75,8 @@ type Options struct {
 	Length Duration `json:"length"`
 	// Converge is how long the healed core then has until nothing may be pending.
 	Converge Duration `json:"converge"`
+	// Probes is how many nodes of the core are asked for one more run then.
+	Probes int `json:"probes,omitempty"`
 	// Classes are the classes of faults that are on, in order; for people.
 	Classes []Class `json:"classes,omitempty"`
 	Latency Latency `json:"latency"`
@@ -236,6 +238,9 @@ func (p Plan) Check() error {
 	}
 	if o.Shards < 1 || o.SandboxesMax < 1 {
 		faults = append(faults, errors.New("shards and sandboxes_max must be above 0"))
+	}
+	if o.Probes < 0 || o.Probes > NodesMax {
+		faults = append(faults, fmt.Errorf("probes: %d is not between 0 and %d", o.Probes, NodesMax))
 	}
 	if o.Length <= 0 || o.Converge <= 0 {
 		faults = append(faults, errors.New("length and converge must be above 0"))

@@ -46,6 +46,8 @@ type clients struct {
 	runs map[string]string
 	open int
 	last uint64
+	// probes are the runs that the healed core is asked for.
+	probes []*probe
 }
 
 // call is one call under way.
@@ -57,6 +59,8 @@ type call struct {
 	daemon   *daemon
 	answered bool
 	stop     func()
+	// then is told the answer; it may be nil.
+	then func(outcome, text string)
 }
 
 func (c *clients) init(w *World) {
@@ -89,10 +93,13 @@ func runID(c plan.Call, random *rand.Rand) string {
 
 // begin makes a call: the request travels to the node and waits there while the
 // machine is paused.
-func (c *clients) begin(planned plan.Call) {
+func (c *clients) begin(planned plan.Call) { c.beginThen(planned, nil) }
+
+// beginThen makes a call and goes on with its answer.
+func (c *clients) beginThen(planned plan.Call, then func(outcome, text string)) {
 	w := c.world
 	c.last++
-	a := &call{world: w, Call: planned, id: c.last, run: c.runs[planned.Label]}
+	a := &call{world: w, Call: planned, id: c.last, run: c.runs[planned.Label], then: then}
 	w.history.Add(history.Event{
 		Step: w.steps, At: w.timeline.Now(), Kind: history.KindCall, Node: planned.Node, Run: a.run,
 		Text: planned.Verb + " " + planned.Label, Detail: a.detail("", planned),
@@ -128,6 +135,9 @@ func (a *call) answer(outcome string, detail any, text string) {
 		Step: w.steps, At: w.timeline.Now(), Kind: history.KindAnswer, Node: a.Node, Run: a.run,
 		Text: fmt.Sprintf("%s %s: %s: %s", a.Verb, a.Label, outcome, text), Detail: a.detail(outcome, detail),
 	})
+	if a.then != nil {
+		a.then(outcome, text)
+	}
 }
 
 // fail ends the call with what an error says of it.

@@ -10,7 +10,7 @@ import (
 )
 
 // beginConvergence ends the first phase: a random core is healed, and all others
-// stay broken for good.
+// stay broken for good. The core must then end all that there is, and take more.
 func (w *World) beginConvergence() {
 	random := w.streams.Of("core")
 	names := w.plan.Options.NodeNames()
@@ -24,13 +24,14 @@ func (w *World) beginConvergence() {
 	}
 	w.tell(history.KindFault, "", "the core is healed: "+strings.Join(core, " "))
 	w.faults.heal()
+	w.startProbes(names[:size], random)
 	w.timeline.After(convergePoll, w.lookForConvergence)
 	w.timeline.After(w.plan.Options.Converge.D(), func() { w.over = true })
 }
 
 // lookForConvergence ends the world a while after all has come to rest.
 func (w *World) lookForConvergence() {
-	if w.checks.LiveRuns() == 0 && w.clients.open == 0 && w.checks.Settled(w.facts(true)) {
+	if w.checks.LiveRuns() == 0 && w.clients.open == 0 && len(w.clients.unserved()) == 0 && w.checks.Settled(w.facts(true)) {
 		w.converged = w.timeline.Now()
 		w.timeline.After(settleTime, w.settled)
 		return
@@ -51,7 +52,7 @@ func (w *World) settled() {
 
 // facts are what the machines show now.
 func (w *World) facts(settled bool) check.Facts {
-	facts := check.Facts{Step: w.steps, At: w.timeline.Now(), Settled: settled}
+	facts := check.Facts{Step: w.steps, At: w.timeline.Now(), Settled: settled, Waiting: w.clients.unserved()}
 	for _, s := range w.sorted {
 		m := check.Machine{Node: s.name, Broken: w.core != nil && !w.core[s.name], JournalLost: s.forgot}
 		if s.daemon == nil {

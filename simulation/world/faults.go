@@ -147,7 +147,10 @@ func (w *World) repair(s *seat) {
 	s.PowerOn()
 	s.StartGuard()
 	s.Faults = w.base()
-	w.exitIf(s, s.as != s.name)
+	// A node that is alone does not look after its key: whoever took that away starts the
+	// daemon again.
+	_, registered := w.Store.State().Get(w.keys.Node(s.name))
+	w.exitIf(s, s.as != s.name || w.plan.Options.Solo && !registered)
 	s.as, s.down = s.name, 0
 	w.launch(s)
 }

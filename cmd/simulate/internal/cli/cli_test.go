@@ -51,7 +51,7 @@ func TestExitCodes(t *testing.T) {
 		{"two forms of a trace", []string{"--seed", "1", "--trace", "--json"}, ExitUsage, "only one of --trace and --json"},
 		{"nodes of a plan", []string{"--plan", "p.json", "--nodes", "3"}, ExitUsage, "--nodes says nothing to --plan"},
 		{"out without minimize", []string{"--seed", "1", "--out", "x"}, ExitUsage, "--out says nothing to --seed"},
-		{"no such run", []string{"--seed", "1", "--nodes", "1", "--hours", "0.01", "--trace", "--run", "r.a.b"}, ExitUsage, "there is no run r.a.b in this world; there are: k."},
+		{"no such run", []string{"--seed", "1", "--nodes", "1", "--hours", "0.01", "--trace", "--run", "r.a.b"}, ExitUsage, "there is no run r.a.b in this world; there are: "},
 		{"page in no folder", []string{"--seed", "1", "--html", "none/page.html"}, ExitUsage, "there is no folder none"},
 		{"plan in no folder", []string{"--minimize", "1", "--out", "none/plan.json"}, ExitUsage, "there is no folder none"},
 		{"minimize what passes", []string{"--minimize", "1", "--nodes", "1", "--hours", "0.01"}, ExitUsage, "it does not fail"},
