@@ -45,10 +45,10 @@ func drawFocus(r *rand.Rand, o Options) focus {
 }
 
 // moment draws when something begins that may be drawn to others: from early before to
-// late after one of the moments, or at any time.
-func (f focus) moment(r *rand.Rand, o Options, early, late time.Duration) time.Duration {
+// meetLate after one of the moments, or at any time.
+func (f focus) moment(r *rand.Rand, o Options, early time.Duration) time.Duration {
 	anywhere := between(r, startMargin, o.Length.D())
-	near := pick(r, f.moments...) + between(r, -early, late)
+	near := pick(r, f.moments...) + between(r, -early, meetLate)
 	if chance(r, f.share) {
 		anywhere = min(max(near, startMargin), max(o.Length.D()-time.Millisecond, startMargin))
 	}
@@ -93,13 +93,13 @@ func drawFaults(r *rand.Rand, o Options, f focus) []Fault {
 
 // add adds a fault of a duration; the moment is drawn.
 func (d *drawer) add(lasts time.Duration, what What) {
-	begin := d.focus.moment(d.Rand, d.o, meetEarly, meetLate)
+	begin := d.focus.moment(d.Rand, d.o, meetEarly)
 	d.faults = append(d.faults, Fault{Begin: Duration(begin), End: Duration(begin + lasts.Round(time.Millisecond)), What: what})
 }
 
 // down adds a fault that takes a daemon down, unless it is down at that time.
 func (d *drawer) down(node string, lasts time.Duration, what What) {
-	d.downAt(node, Duration(d.focus.moment(d.Rand, d.o, meetEarly, meetLate)), lasts, what)
+	d.downAt(node, Duration(d.focus.moment(d.Rand, d.o, meetEarly)), lasts, what)
 }
 
 // downAt is down at a moment.
@@ -154,7 +154,7 @@ func (d *drawer) lasts() time.Duration {
 // unguarded takes from a node all that would kill at its fence, for a time in which
 // that may come.
 func (d *drawer) unguarded(node string) {
-	begin, lasts := Duration(d.focus.moment(d.Rand, d.o, meetEarly, meetLate)), Duration(2*windowLong)
+	begin, lasts := Duration(d.focus.moment(d.Rand, d.o, meetEarly)), Duration(2*windowLong)
 	for _, what := range []What{GuardDeath{Node: node}, LogDeath{Node: node}, StoreAway{Node: node}} {
 		d.faults = append(d.faults, Fault{Begin: begin, End: begin + lasts, What: what})
 	}

@@ -27,7 +27,7 @@ func drawWorkload(r *rand.Rand, o Options, f focus) []Call {
 	}
 	most := min(3+o.Length.D().Minutes()*pick(r, 0.5, 2, 6), 150)
 	for float64(runs) < most {
-		at := f.moment(r, o, beforeMoment, meetLate)
+		at := f.moment(r, o, beforeMoment)
 		if chance(r, 0.1) {
 			at = between(r, 0, startMargin)
 		}
