@@ -18,9 +18,13 @@ import (
 // The limits of a store.
 const (
 	// FlightsMax bounds how many flights of transactions that write are under way at a
-	// time, AloneMax how many beside them of those that share none.
-	FlightsMax = 4
-	AloneMax   = 16
+	// time, so that who comes while one is on a long way need not wait for it; the way to
+	// an embedded store is short, and there one flight that takes all who come meanwhile
+	// is answered sooner than several that share the work. AloneMax bounds how many are
+	// under way beside them of those that share none.
+	FlightsMax         = 2
+	FlightsEmbeddedMax = 1
+	AloneMax           = 16
 	// QueuedMax bounds how many transactions wait to be sent; what comes beyond is
 	// answered as unavailable.
 	QueuedMax = 1 << 16

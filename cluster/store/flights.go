@@ -11,7 +11,13 @@ import (
 )
 
 // flightOptions are the bounds of what is sent together.
-var flightOptions = flight.Options{Flights: FlightsMax, Alone: AloneMax, Members: flight.Limit}
+func (c *Config) flightOptions() flight.Options {
+	options := flight.Options{Flights: FlightsMax, Alone: AloneMax, Members: flight.Limit}
+	if len(c.Endpoints) == 0 {
+		options.Flights = FlightsEmbeddedMax
+	}
+	return options
+}
 
 // landing is what became of a flight.
 type landing struct {

@@ -6,6 +6,9 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/errand-run/errand/cluster/flight"
 	"github.com/errand-run/errand/cluster/records"
@@ -28,7 +31,7 @@ func lifeOf(run string, mod int64, value []byte) records.Txn {
 // BenchmarkTransactions carries out what 64 runs do, each one transaction after the
 // other, with the machine's options as they are and one by one.
 func BenchmarkTransactions(b *testing.B) {
-	for _, submitters := range []int{1, 64, 512} {
+	for _, submitters := range []int{1, 2, 8, 64, 512} {
 		for _, c := range []struct {
 			name    string
 			options flight.Options
@@ -53,6 +56,7 @@ func benchmarkLives(b *testing.B, s *Store, submitters int) {
 	var left atomic.Int64
 	left.Store(int64(b.N))
 	var all sync.WaitGroup
+	used := cpuUsed(b)
 	b.ReportAllocs()
 	b.ResetTimer()
 	for i := range submitters {
@@ -73,4 +77,14 @@ func benchmarkLives(b *testing.B, s *Store, submitters int) {
 	all.Wait()
 	b.StopTimer()
 	b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "txn/s")
+	b.ReportMetric(float64((cpuUsed(b)-used).Microseconds())/float64(b.N), "cpu-us/txn")
+}
+
+// cpuUsed is the time that this process has had of all cores, the server in it too.
+func cpuUsed(b *testing.B) time.Duration {
+	var usage unix.Rusage
+	if err := unix.Getrusage(unix.RUSAGE_SELF, &usage); err != nil {
+		b.Fatal(err)
+	}
+	return time.Duration(usage.Utime.Nano() + usage.Stime.Nano())
 }

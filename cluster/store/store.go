@@ -67,7 +67,7 @@ func Open(ctx context.Context, config Config) (*Store, error) {
 		config.Log = zap.NewNop()
 	}
 	s := &Store{
-		sweep: time.NewTimer(OpTimeout), machine: flight.New[*pending](flightOptions),
+		sweep: time.NewTimer(OpTimeout), machine: flight.New[*pending](config.flightOptions()),
 		config: config, log: config.Log, metrics: newMetrics(),
 		reads: make(chan struct{}, ReadsMax), follows: map[*follow]struct{}{},
 	}
