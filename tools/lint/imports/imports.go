@@ -53,7 +53,7 @@ var adapters = []string{
 var assemblers = []string{"boot", "cmd", "simulation/chaos", "simulation/bench", "simulation/daemon"}
 
 // pure folders reach the outside only by ports.
-var pure = []string{"actors", "cluster/records"}
+var pure = []string{"actors", "cluster/flight", "cluster/records"}
 
 // outside are the packages that reach the outside by themselves.
 var outside = []string{
