@@ -2,6 +2,7 @@ package run
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/errand-run/errand/actors"
@@ -76,7 +77,7 @@ func (m *Machine) commit(d decision) {
 	case changeEnd:
 		txn = keys.End(d.run, mod, d.node)
 	case changeLose:
-		txn = keys.Lose(d.run, mod, d.node, d.session)
+		txn = keys.Lose(d.run, mod, d.nextWake, d.node, d.session)
 	case changeNote:
 		txn = keys.Note(d.run, mod)
 	default:
@@ -132,15 +133,28 @@ func (m *Machine) report(d decision, revision int64) {
 	switch run := d.run; d.change {
 	case changePlace:
 		m.log(actors.LogInfo, "run placed", "node", d.node, "attempt", run.GetAttempt(), "placement", run.GetPlacements(), "revision", revision)
-	case changeUnplace:
-		m.log(actors.LogInfo, "run left its node", "node", d.node, "placement", run.GetPlacements(), "cause", run.GetHoldMessage())
+	case changeUnplace, changeLose:
+		m.reportLeft(d)
 	case changeWish:
 		m.log(actors.LogInfo, "run is to end", "reason", records.Word(run.GetWish().GetReason()), "by", run.GetWish().GetBy(), "force", run.GetWish().GetForce())
-	case changeEnd, changeLose:
+	case changeEnd:
 		m.log(actors.LogInfo, "run ended", endFields(run)...)
 	case changeNote:
 		m.log(actors.LogWarn, "an exit came late", "status", records.Word(run.GetStatus()))
 	default:
+	}
+}
+
+func (m *Machine) reportLeft(d decision) {
+	run := d.run
+	switch i := slices.IndexFunc(run.GetAttempts(), func(a *recordv1.Attempt) bool { return a.GetNumber() == run.GetAttempt()-1 }); {
+	case phaseOf(run) == terminal:
+		m.log(actors.LogInfo, "run ended", endFields(run)...)
+	case run.GetPlacements() == 0 && i >= 0:
+		m.log(actors.LogInfo, "attempt ended, another follows", "node", d.node, "attempt", run.GetAttempt()-1,
+			"reason", records.Word(run.GetAttempts()[i].GetReason()), "message", run.GetAttempts()[i].GetMessage())
+	default:
+		m.log(actors.LogInfo, "run left its node", "node", d.node, "placement", run.GetPlacements(), "cause", run.GetHoldMessage())
 	}
 }
 

@@ -121,7 +121,7 @@ func endByWish(now actors.Instant, s snapshot, after follow) decision {
 		run.Message = timeoutText(run)
 		return finish(now, run, recordv1.Status_STATUS_TIMED_OUT, recordv1.Reason_REASON_TIMEOUT, node, follows...)
 	default:
-		run.Message = canceledText(run.GetWish()) + beforeStart
+		run.Message = canceledText(run.GetWish()) + beforeStart(run)
 		return finish(now, run, recordv1.Status_STATUS_CANCELED, recordv1.Reason_REASON_CANCELED, node, follows...)
 	}
 }

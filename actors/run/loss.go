@@ -110,7 +110,7 @@ func lookForNode(now actors.Instant, s snapshot) (decision, bool) {
 	}
 }
 
-// lose ends a run with its node. What was asked of it before decides, as for any end
+// lose ends an attempt with its node. What was asked of it before decides, as for any end
 // that nobody saw, only where it is not known whether the command was started; a
 // command that ran was ended by the fence at the latest.
 func lose(now actors.Instant, s snapshot) decision {
@@ -122,8 +122,13 @@ func lose(now actors.Instant, s snapshot) decision {
 			result = stopped
 		}
 	}
-	run.Message = result.message
-	d := finish(now, run, result.status, result.reason, node)
+	var d decision
+	if tryAgain(run, result) {
+		d = again(now, run, result)
+	} else {
+		run.Message = result.message
+		d = finish(now, run, result.status, result.reason, node)
+	}
 	d.change, d.session = changeLose, session
 	return d
 }

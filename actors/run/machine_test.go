@@ -147,7 +147,7 @@ func TestCancelWinsOverAReservationUnderWay(t *testing.T) {
 	b.reserved("n1", true, b.sessionOf("n1"))
 	b.land()
 	run := b.record()
-	if run.GetStatus() != recordv1.Status_STATUS_CANCELED || run.GetMessage() != "canceled by ann"+beforeStart {
+	if run.GetStatus() != recordv1.Status_STATUS_CANCELED || run.GetMessage() != "canceled by ann"+beforeStart(run) {
 		t.Fatalf("%v", run)
 	}
 	if len(b.answers) != 1 || b.answers[0].GetOutcome() != actorv1.Canceled_OUTCOME_RECORDED || b.answers[0].GetRevision() != b.store.revision {

@@ -1,6 +1,9 @@
 package run
 
 import (
+	"cmp"
+	"maps"
+	"slices"
 	"time"
 
 	"google.golang.org/protobuf/proto"
@@ -15,13 +18,30 @@ type node struct {
 	world   *world
 	name    string
 	session int64
-	// journal is keyed by placement. There is one attempt.
-	journal map[int32]*entry
+	journal map[slot]*entry
 	// goneAt is when the sessions that are over were gone, stopBy when the node must
 	// have stopped what it runs in the last of them; fenced, that it has.
 	goneAt map[int64]time.Duration
 	stopBy time.Duration
 	fenced bool
+}
+
+// slot names a placement of an attempt.
+type slot struct{ attempt, placement int32 }
+
+func slotOf(m interface {
+	GetAttempt() int32
+	GetPlacement() int32
+},
+) slot {
+	return slot{m.GetAttempt(), m.GetPlacement()}
+}
+
+// slots returns those of the journal, oldest first.
+func (n *node) slots() []slot {
+	return slices.SortedFunc(maps.Keys(n.journal), func(a, b slot) int {
+		return cmp.Or(cmp.Compare(a.attempt, b.attempt), cmp.Compare(a.placement, b.placement))
+	})
 }
 
 type entry struct {
@@ -48,9 +68,9 @@ func (n *node) receive(message proto.Message, yes bool) {
 			n.accept(m.GetAssignment())
 		}
 	case *actorv1.Stop:
-		n.stop(m.GetPlacement(), m.GetDesired(), m.GetReason())
+		n.stop(slotOf(m), m.GetDesired(), m.GetReason())
 	case *actorv1.Ack:
-		if e := n.journal[m.GetPlacement()]; e != nil {
+		if e := n.journal[slotOf(m)]; e != nil {
 			e.acked = true
 		}
 	}
@@ -62,8 +82,8 @@ func (n *node) assigned() (records.KV, bool) {
 }
 
 func (n *node) accept(a *recordv1.Assignment) {
-	if a.GetSession() == n.session && !n.fenced && n.journal[a.GetPlacement()] == nil {
-		n.journal[a.GetPlacement()] = &entry{assignment: a}
+	if a.GetSession() == n.session && !n.fenced && n.journal[slotOf(a)] == nil {
+		n.journal[slotOf(a)] = &entry{assignment: a}
 	}
 }
 
@@ -76,16 +96,16 @@ func (n *node) sync() {
 			n.world.t.Fatal(err)
 		}
 		n.accept(held)
-		n.stop(held.GetPlacement(), held.GetDesired(), held.GetStopReason())
+		n.stop(slotOf(held), held.GetDesired(), held.GetStopReason())
 	}
 	for p, e := range n.journal {
-		if e.exit == nil && e.void == nil && p != held.GetPlacement() {
+		if e.exit == nil && e.void == nil && p != slotOf(held) {
 			n.stop(p, recordv1.Desired_DESIRED_STOP, recordv1.Reason_REASON_CANCELED)
 		}
 	}
 }
 
-func (n *node) stop(p int32, desired recordv1.Desired, reason recordv1.Reason) {
+func (n *node) stop(p slot, desired recordv1.Desired, reason recordv1.Reason) {
 	e := n.journal[p]
 	if e == nil || e.exit != nil || e.void != nil || desired <= recordv1.Desired_DESIRED_RUN {
 		return
@@ -102,10 +122,8 @@ func (n *node) stop(p int32, desired recordv1.Desired, reason recordv1.Reason) {
 
 // last returns the newest placement here, if any.
 func (n *node) last() *entry {
-	for p := n.world.run().GetPlacements(); p > 0; p-- {
-		if e := n.journal[p]; e != nil {
-			return e
-		}
+	if slots := n.slots(); len(slots) > 0 {
+		return n.journal[slots[len(slots)-1]]
 	}
 	return nil
 }
@@ -123,8 +141,11 @@ func (n *node) start() {
 	}
 	for _, other := range n.world.nodes {
 		for _, o := range other.journal {
-			if o.started {
+			if o.started && o.assignment.GetAttempt() == e.assignment.GetAttempt() {
 				n.world.t.Fatal("the command of one attempt is started twice")
+			}
+			if o.started && o.exit == nil {
+				n.world.t.Fatal("two attempts run at one time")
 			}
 		}
 	}
@@ -147,19 +168,19 @@ func (n *node) exit(code int32) {
 
 // report tells what is not acknowledged; with acked, that too.
 func (n *node) report(acked bool) {
-	for p := int32(1); p <= n.world.run().GetPlacements(); p++ {
+	for _, p := range n.slots() {
 		e := n.journal[p]
-		if e == nil || e.acked && !acked {
+		if e.acked && !acked {
 			continue
 		}
 		var message proto.Message
 		switch {
 		case e.void != nil:
-			message = &actorv1.Voided{Run: testID, Attempt: 1, Placement: p, Node: n.name, Void: e.void}
+			message = &actorv1.Voided{Run: testID, Attempt: p.attempt, Placement: p.placement, Node: n.name, Void: e.void}
 		case e.exit != nil:
-			message = &actorv1.Exited{Run: testID, Attempt: 1, Placement: p, Node: n.name, Exit: e.exit}
+			message = &actorv1.Exited{Run: testID, Attempt: p.attempt, Placement: p.placement, Node: n.name, Exit: e.exit}
 		case e.started:
-			message = &actorv1.Started{Run: testID, Attempt: 1, Placement: p, Node: n.name, At: e.startedAt}
+			message = &actorv1.Started{Run: testID, Attempt: p.attempt, Placement: p.placement, Node: n.name, At: e.startedAt}
 		default:
 			continue
 		}

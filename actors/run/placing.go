@@ -55,7 +55,7 @@ func (m *Machine) seek(now actors.Instant) time.Duration {
 	candidates := placement.Spread(m.id, m.cfg.Nodes.Candidates(), func(c actors.Candidate) (string, int64) { return c.Node, c.Score })
 	m.round = &round{
 		attempt: run.GetAttempt(), placement: run.GetPlacements() + 1, spec: run.GetSpec(),
-		candidates: candidates[:min(len(candidates), candidatesMax)], asked: -1,
+		candidates: askedLast(candidates, run.GetAvoided())[:min(len(candidates), candidatesMax)], asked: -1,
 	}
 	m.askNext()
 	return busyLook

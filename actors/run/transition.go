@@ -175,6 +175,7 @@ type move func(now actors.Instant, s snapshot, r request) decision
 //
 //	PENDING -> PENDING   place, leave, hold
 //	PENDING -> RUNNING   run
+//	PENDING, RUNNING -> PENDING   another attempt
 //	PENDING, RUNNING -> SUCCEEDED, FAILED, TIMED_OUT, CANCELED   end and the like
 //
 // and a terminal status is never left: its row changes no status.
@@ -361,6 +362,7 @@ func leave(now actors.Instant, s snapshot, r request) decision {
 	run, void := proto.CloneOf(s.run), m.GetVoid()
 	node := run.GetPlacement().GetNode()
 	if isCause(void, run.GetWish()) {
+		avoid(run, node)
 		run.HoldReason, run.HoldMessage = void.GetReason(), nodeSays(node, voidText(void))
 	}
 	ack := ackOf(r, false)
@@ -383,16 +385,20 @@ func leave(now actors.Instant, s snapshot, r request) decision {
 }
 
 // voidRunning ends a run whose node has said that the command runs and now says
-// that it never started. Nobody can know; it must not be started again.
+// that it never started. Nobody can know; that attempt must not be started again.
 func voidRunning(now actors.Instant, s snapshot, r request) decision {
 	m := r.(voided)
 	if !current(s.run, m.GetAttempt(), m.GetPlacement(), m.GetNode()) {
 		return ackVoid(now, s, r)
 	}
 	run := proto.CloneOf(s.run)
-	run.Message = contradiction(run.GetPlacement().GetNode())
 	node := run.GetPlacement().GetNode()
-	return finish(now, run, recordv1.Status_STATUS_FAILED, recordv1.Reason_REASON_START_UNKNOWN, node, ackOf(r, false))
+	result := outcome{status: recordv1.Status_STATUS_FAILED, reason: recordv1.Reason_REASON_START_UNKNOWN, message: contradiction(node)}
+	if tryAgain(run, result) {
+		return again(now, run, result, ackOf(r, false))
+	}
+	run.Message = result.message
+	return finish(now, run, result.status, result.reason, node, ackOf(r, false))
 }
 
 func start(now actors.Instant, s snapshot, r request) decision {
@@ -402,14 +408,13 @@ func start(now actors.Instant, s snapshot, r request) decision {
 	}
 	run := proto.CloneOf(s.run)
 	run.Status = recordv1.Status_STATUS_RUNNING
-	run.StartedAt = startOf(now, run, m.GetAt())
+	noteStart(now, run, m.GetAt())
 	run.Voids, run.HoldReason, run.HoldMessage = 0, recordv1.Reason_REASON_UNSPECIFIED, ""
 	// The command beat the start deadline: there is nothing left to wish for.
 	if run.GetWish().GetReason() == recordv1.Reason_REASON_START_DEADLINE {
 		run.Wish = nil
 	}
-	attempt := attemptOf(run)
-	attempt.StartedAt, attempt.Status = run.StartedAt, recordv1.Status_STATUS_RUNNING
+	attemptOf(run).Status = recordv1.Status_STATUS_RUNNING
 	return decision{change: changeUpdate, run: run, nextWake: nextWake(now, run)}
 }
 
@@ -420,13 +425,25 @@ func end(now actors.Instant, s snapshot, r request) decision {
 	}
 	run, exit := proto.CloneOf(s.run), m.GetExit()
 	node := run.GetPlacement().GetNode()
-	if run.GetStartedAt() <= 0 && exit.GetStartedAt() > 0 {
-		run.StartedAt = startOf(now, run, exit.GetStartedAt())
+	if attemptOf(run).GetStartedAt() <= 0 && exit.GetStartedAt() > 0 {
+		noteStart(now, run, exit.GetStartedAt())
 	}
 	result := outcomeOf(run, exit)
 	recordExit(run, exit, result)
+	if tryAgain(run, result) {
+		return again(now, run, result, ackOf(r, false))
+	}
 	run.ExitCode, run.Message = result.code, result.message
 	return finish(now, run, result.status, result.reason, node, ackOf(r, false))
+}
+
+// noteStart dates the start of the current attempt, and that of the run by its first.
+func noteStart(now actors.Instant, run *recordv1.Run, at int64) {
+	attempt := attemptOf(run)
+	attempt.StartedAt = startOf(now, run, at)
+	if run.GetStartedAt() <= 0 {
+		run.StartedAt = attempt.StartedAt
+	}
 }
 
 // noteExit keeps an exit that can not decide anything any more, once.

@@ -52,6 +52,7 @@ func inPhase(p phase) snapshot {
 	switch p {
 	case running:
 		run.Status, run.StartedAt = recordv1.Status_STATUS_RUNNING, epoch.UnixMilli()
+		run.Attempts[0].StartedAt = run.StartedAt
 	case terminal:
 		run.Status, run.EndedAt, run.Placement = recordv1.Status_STATUS_SUCCEEDED, epoch.UnixMilli()+50, nil
 		run.ExitCode = proto.Int32(0)

@@ -47,12 +47,12 @@ func earlier(a, b int64) int64 {
 	return min(a, b)
 }
 
-// startDeadline is when the run has waited too long, 0 for never.
+// startDeadline is when the current attempt has waited too long, 0 for never.
 func startDeadline(run *recordv1.Run) int64 {
 	if run.GetSpec().GetStartDeadlineMs() <= 0 {
 		return 0
 	}
-	return run.GetQueuedAt() + run.GetSpec().GetStartDeadlineMs()
+	return max(run.GetQueuedAt(), run.GetAttemptQueuedAt()) + run.GetSpec().GetStartDeadlineMs()
 }
 
 // timeoutBackup is when the run actor no longer trusts the node to enforce the
@@ -61,7 +61,11 @@ func timeoutBackup(run *recordv1.Run) int64 {
 	if run.GetSpec().GetTimeoutMs() <= 0 {
 		return 0
 	}
-	return run.GetStartedAt() + run.GetSpec().GetTimeoutMs() + run.GetSpec().GetStopGraceMs() + timeoutSlack.Milliseconds()
+	startedAt := run.GetStartedAt()
+	if i := attemptIndex(run); i >= 0 {
+		startedAt = run.GetAttempts()[i].GetStartedAt()
+	}
+	return startedAt + run.GetSpec().GetTimeoutMs() + run.GetSpec().GetStopGraceMs() + timeoutSlack.Milliseconds()
 }
 
 func startDeadlinePassed(now actors.Instant, run *recordv1.Run) bool {
@@ -94,10 +98,11 @@ func startOf(now actors.Instant, run *recordv1.Run, at int64) int64 {
 	}
 }
 
-// untilNotBefore is how long a run has still to wait after a void. Nothing waits
-// longer than backoffMax: a time beyond was written by a clock that was ahead.
+// untilNotBefore is how long a run has still to wait after a void or a failed attempt.
+// Nothing waits longer than backoffMax or what its retries say: a time beyond was
+// written by a clock that was ahead.
 func untilNotBefore(now actors.Instant, run *recordv1.Run) time.Duration {
-	if wait := untilMilli(now, run.GetNotBefore()); wait <= backoffMax {
+	if wait := untilMilli(now, run.GetNotBefore()); wait <= max(backoffMax, retryWait(run)+time.Millisecond) {
 		return max(wait, 0)
 	}
 	return 0
@@ -159,7 +164,7 @@ func untilWake(now actors.Instant, run *recordv1.Run) time.Duration {
 // queued it may have had a clock that was ahead: how long it has waited is not known
 // then.
 func holdBackoff(now actors.Instant, run *recordv1.Run) time.Duration {
-	waited := -untilMilli(now, run.GetQueuedAt())
+	waited := -untilMilli(now, max(run.GetQueuedAt(), run.GetAttemptQueuedAt()))
 	if waited < -waitingLook {
 		return waitingLook
 	}

@@ -15,7 +15,6 @@ import (
 
 const (
 	byEngine    = "errand"
-	beforeStart = " before the command was started"
 	drainedText = "stopped because its node was drained"
 	noNodes     = "no node is there to take the run"
 	// messageBytesMax bounds what a node's words may add to a record.
@@ -61,12 +60,22 @@ func canceledText(wish *recordv1.Wish) string {
 	return bounded("canceled by " + wish.GetBy())
 }
 
+func beforeStart(run *recordv1.Run) string {
+	if run.GetAttempt() > 1 {
+		return fmt.Sprintf(" before attempt %d was started", run.GetAttempt())
+	}
+	return " before the command was started"
+}
+
 func timeoutText(run *recordv1.Run) string {
 	return "the timeout of " + milliSpan(run.GetSpec().GetTimeoutMs()) + " has passed"
 }
 
 func startDeadlineText(run *recordv1.Run) string {
 	text := "not started within " + milliSpan(run.GetSpec().GetStartDeadlineMs())
+	if run.GetAttempt() > 1 {
+		text = fmt.Sprintf("attempt %d was ", run.GetAttempt()) + text
+	}
 	if run.GetHoldMessage() != "" {
 		text += ": " + run.GetHoldMessage()
 	}

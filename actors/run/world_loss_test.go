@@ -71,9 +71,9 @@ func (n *node) stopLate(now bool) {
 	}
 	n.stopBy = 0
 	n.fenced = true
-	for p := int32(1); p <= n.world.run().GetPlacements(); p++ {
+	for _, p := range n.slots() {
 		switch e := n.journal[p]; {
-		case e == nil || e.void != nil || e.exit != nil:
+		case e.void != nil || e.exit != nil:
 		case e.started:
 			e.exit = &recordv1.Exit{StartedAt: e.startedAt, At: n.world.now.Milli(), Fenced: true, Reason: recordv1.Reason_REASON_NODE_FENCED}
 		default:
@@ -100,17 +100,17 @@ func (n *node) comeBack() {
 		if err := records.Decode(kv, held); err != nil {
 			n.world.t.Fatal(err)
 		}
-		if n.journal[held.GetPlacement()] == nil {
-			n.journal[held.GetPlacement()] = &entry{assignment: held, void: &recordv1.Void{}}
+		if n.journal[slotOf(held)] == nil {
+			n.journal[slotOf(held)] = &entry{assignment: held, void: &recordv1.Void{}}
 		}
 	}
 }
 
 // lost tells whether a placement may be given up without a word of its node: its
 // session is over, for so long that nothing of it can run.
-func (n *node) lost(p *recordv1.Placement) bool {
+func (n *node) lost(attempt int32, p *recordv1.Placement) bool {
 	gone, over := n.goneAt[p.GetSession()]
-	e := n.journal[p.GetNumber()]
+	e := n.journal[slot{attempt, p.GetNumber()}]
 	alive := e != nil && e.started && e.exit == nil
 	return over && n.world.now.Mono-gone >= worldLoss.after(worldLoss.Window) && !alive
 }

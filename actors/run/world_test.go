@@ -37,6 +37,7 @@ type world struct {
 	assignments map[int64]*recordv1.Assignment
 	canceled    bool
 	loss        Loss
+	retries     int32
 }
 
 type version struct {
@@ -64,13 +65,22 @@ func newWorldOf(t *rapid.T, loss Loss) *world {
 	}
 	w.store.written = w.check
 	for i := range 2 {
-		n := &node{world: w, name: fmt.Sprintf("n%d", i+1), journal: map[int32]*entry{}, goneAt: map[int64]time.Duration{}}
+		n := &node{world: w, name: fmt.Sprintf("n%d", i+1), journal: map[slot]*entry{}, goneAt: map[int64]time.Duration{}}
 		w.nodes = append(w.nodes, n)
 		w.store.txn(w.keys.Register(n.name, &recordv1.NodeSession{}, 0, 0, &recordv1.NodeInfo{}))
 		n.session = w.store.revision
 	}
 	run := newRun()
 	run.Spec.StartDeadlineMs, run.Spec.TimeoutMs, run.Spec.StopGraceMs = 20_000, 5_000, 1_000
+	if rapid.Bool().Draw(t, "tries again") {
+		w.retries = rapid.Int32Range(0, 3).Draw(t, "retries")
+		run.Spec.Retry = &recordv1.Retry{
+			Retries: w.retries, BackoffMs: 500, BackoffMaxMs: 2_000, JitterPercent: 20,
+			OnNodeLoss: rapid.SampledFrom([]recordv1.OnNodeLoss{
+				recordv1.OnNodeLoss_ON_NODE_LOSS_FAIL, recordv1.OnNodeLoss_ON_NODE_LOSS_RETRY,
+			}).Draw(t, "on loss"),
+		}
+	}
 	w.store.txn(w.keys.Create(run, run.GetQueuedAt()+10_000))
 	for i := range w.actors {
 		w.activate(i)
@@ -237,7 +247,7 @@ var legalMoves = map[recordv1.Status][]recordv1.Status{
 		recordv1.Status_STATUS_FAILED, recordv1.Status_STATUS_TIMED_OUT, recordv1.Status_STATUS_CANCELED,
 	},
 	recordv1.Status_STATUS_RUNNING: {
-		recordv1.Status_STATUS_RUNNING, recordv1.Status_STATUS_SUCCEEDED,
+		recordv1.Status_STATUS_RUNNING, recordv1.Status_STATUS_PENDING, recordv1.Status_STATUS_SUCCEEDED,
 		recordv1.Status_STATUS_FAILED, recordv1.Status_STATUS_TIMED_OUT, recordv1.Status_STATUS_CANCELED,
 	},
 }
@@ -256,23 +266,57 @@ func (w *world) checkMove(old, run *recordv1.Run) {
 	}
 	from, to := old.GetPlacement(), run.GetPlacement()
 	switch {
+	case run.GetAttempt() != old.GetAttempt():
+		w.checkAgain(old, run)
+	case old.GetStatus() == recordv1.Status_STATUS_RUNNING && run.GetStatus() == recordv1.Status_STATUS_PENDING:
+		w.t.Fatalf("back to waiting without another attempt\nfrom %v\nto   %v", old, run)
 	case from == nil && to != nil && (to.GetNumber() != old.GetPlacements()+1 || run.GetPlacements() != to.GetNumber()):
 		w.t.Fatalf("placement %v after %d placements", to, old.GetPlacements())
 	case from != nil && to != nil && !proto.Equal(from, to):
 		w.t.Fatalf("placed again without leaving: from %v to %v", from, to)
 	case from != nil && to == nil:
-		if e := w.node(from.GetNode()).journal[from.GetNumber()]; (e == nil || e.void == nil && e.exit == nil) && !w.node(from.GetNode()).lost(from) {
-			w.t.Fatalf("left %v, whose node has not said void or exited: now %v", from, run)
-		}
+		w.checkLeft(old, run)
 	}
 	if run.GetStatus() == recordv1.Status_STATUS_CANCELED && !w.canceled {
 		w.t.Fatal("CANCELED, but nobody canceled")
 	}
 	if run.ExitCode != nil {
-		e := w.node(from.GetNode()).journal[from.GetNumber()]
+		e := w.node(from.GetNode()).journal[slot{old.GetAttempt(), from.GetNumber()}]
 		if e == nil || e.exit == nil || e.exit.Code == nil || e.exit.GetCode() != run.GetExitCode() {
 			w.t.Fatalf("exit code %d was not observed", run.GetExitCode())
 		}
+	}
+}
+
+func (w *world) checkLeft(old, run *recordv1.Run) {
+	from := old.GetPlacement()
+	n := w.node(from.GetNode())
+	e := n.journal[slot{old.GetAttempt(), from.GetNumber()}]
+	if (e == nil || e.void == nil && e.exit == nil) && !n.lost(old.GetAttempt(), from) {
+		w.t.Fatalf("left %v, whose node has not said void or exited: now %v", from, run)
+	}
+}
+
+// checkAgain judges a move to another attempt: the one before is over, on record, and
+// one that may be followed.
+func (w *world) checkAgain(old, run *recordv1.Run) {
+	if run.GetAttempt() != old.GetAttempt()+1 || run.GetStatus() != recordv1.Status_STATUS_PENDING || run.GetPlacement() != nil || old.GetPlacement() == nil {
+		w.t.Fatalf("another attempt\nfrom %v\nto   %v", old, run)
+	}
+	w.checkLeft(old, run)
+	failures, losses := 0, 0
+	for i, a := range run.GetAttempts() {
+		if a.GetNumber() != int32(i+1) || a.GetReason() == recordv1.Reason_REASON_UNSPECIFIED || !records.Terminal(a.GetStatus()) || a.GetEndedAt() <= 0 {
+			w.t.Fatalf("attempt %d is not told: %v", i+1, a)
+		}
+		if isFailure(a.GetReason()) {
+			failures++
+		} else {
+			losses++
+		}
+	}
+	if failures > int(w.retries) || losses > lossesMax || old.GetWish().GetReason() == recordv1.Reason_REASON_CANCELED {
+		w.t.Fatalf("attempt %d after %d failures and %d losses, wish %v", run.GetAttempt(), failures, losses, old.GetWish())
 	}
 }
 

@@ -106,11 +106,14 @@ func (k Keys) Note(run *recordv1.Run, mod int64) Txn {
 	return k.change(run, mod, []Op{put(k.Run(run.GetId()), Encode(run))})
 }
 
-// Lose ends a run whose node's session is over: as End does, but only while the node
-// has another session or none. Its Else answers the record and the node's session,
-// in this order.
-func (k Keys) Lose(run *recordv1.Run, mod int64, node string, session int64) Txn {
-	txn := k.End(run, mod, node)
+// Lose ends the attempt of a run whose node's session is over: as End does, or as
+// Unplace where another attempt follows, but only while the node has another session
+// or none. Its Else answers the record and the node's session, in this order.
+func (k Keys) Lose(run *recordv1.Run, mod, nextWakeMs int64, node string, session int64) Txn {
+	txn := k.Unplace(run, mod, nextWakeMs, node)
+	if Terminal(run.GetStatus()) {
+		txn = k.End(run, mod, node)
+	}
 	txn.If = append(txn.If, Compare{Key: k.Node(node), Target: TargetCreate, Relation: NotEqual, Operand: session})
 	txn.Else = append(txn.Else, Get(k.Node(node)))
 	return txn

@@ -241,6 +241,57 @@ func (Trigger) EnumDescriptor() ([]byte, []int) {
 	return file_errand_record_v1_record_proto_rawDescGZIP(), []int{2}
 }
 
+// OnNodeLoss is what becomes of a run whose attempt was lost with what it ran on: it
+// may have been started, and nobody can tell how it ended.
+type OnNodeLoss int32
+
+const (
+	OnNodeLoss_ON_NODE_LOSS_UNSPECIFIED OnNodeLoss = 0
+	OnNodeLoss_ON_NODE_LOSS_FAIL        OnNodeLoss = 1
+	OnNodeLoss_ON_NODE_LOSS_RETRY       OnNodeLoss = 2
+)
+
+// Enum value maps for OnNodeLoss.
+var (
+	OnNodeLoss_name = map[int32]string{
+		0: "ON_NODE_LOSS_UNSPECIFIED",
+		1: "ON_NODE_LOSS_FAIL",
+		2: "ON_NODE_LOSS_RETRY",
+	}
+	OnNodeLoss_value = map[string]int32{
+		"ON_NODE_LOSS_UNSPECIFIED": 0,
+		"ON_NODE_LOSS_FAIL":        1,
+		"ON_NODE_LOSS_RETRY":       2,
+	}
+)
+
+func (x OnNodeLoss) Enum() *OnNodeLoss {
+	p := new(OnNodeLoss)
+	*p = x
+	return p
+}
+
+func (x OnNodeLoss) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (OnNodeLoss) Descriptor() protoreflect.EnumDescriptor {
+	return file_errand_record_v1_record_proto_enumTypes[3].Descriptor()
+}
+
+func (OnNodeLoss) Type() protoreflect.EnumType {
+	return &file_errand_record_v1_record_proto_enumTypes[3]
+}
+
+func (x OnNodeLoss) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use OnNodeLoss.Descriptor instead.
+func (OnNodeLoss) EnumDescriptor() ([]byte, []int) {
+	return file_errand_record_v1_record_proto_rawDescGZIP(), []int{3}
+}
+
 // Desired is what the run actor wants of an assignment.
 type Desired int32
 
@@ -278,11 +329,11 @@ func (x Desired) String() string {
 }
 
 func (Desired) Descriptor() protoreflect.EnumDescriptor {
-	return file_errand_record_v1_record_proto_enumTypes[3].Descriptor()
+	return file_errand_record_v1_record_proto_enumTypes[4].Descriptor()
 }
 
 func (Desired) Type() protoreflect.EnumType {
-	return &file_errand_record_v1_record_proto_enumTypes[3]
+	return &file_errand_record_v1_record_proto_enumTypes[4]
 }
 
 func (x Desired) Number() protoreflect.EnumNumber {
@@ -291,7 +342,7 @@ func (x Desired) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Desired.Descriptor instead.
 func (Desired) EnumDescriptor() ([]byte, []int) {
-	return file_errand_record_v1_record_proto_rawDescGZIP(), []int{3}
+	return file_errand_record_v1_record_proto_rawDescGZIP(), []int{4}
 }
 
 type JournalState int32
@@ -336,11 +387,11 @@ func (x JournalState) String() string {
 }
 
 func (JournalState) Descriptor() protoreflect.EnumDescriptor {
-	return file_errand_record_v1_record_proto_enumTypes[4].Descriptor()
+	return file_errand_record_v1_record_proto_enumTypes[5].Descriptor()
 }
 
 func (JournalState) Type() protoreflect.EnumType {
-	return &file_errand_record_v1_record_proto_enumTypes[4]
+	return &file_errand_record_v1_record_proto_enumTypes[5]
 }
 
 func (x JournalState) Number() protoreflect.EnumNumber {
@@ -349,7 +400,7 @@ func (x JournalState) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use JournalState.Descriptor instead.
 func (JournalState) EnumDescriptor() ([]byte, []int) {
-	return file_errand_record_v1_record_proto_rawDescGZIP(), []int{4}
+	return file_errand_record_v1_record_proto_rawDescGZIP(), []int{5}
 }
 
 type StopCause int32
@@ -394,11 +445,11 @@ func (x StopCause) String() string {
 }
 
 func (StopCause) Descriptor() protoreflect.EnumDescriptor {
-	return file_errand_record_v1_record_proto_enumTypes[5].Descriptor()
+	return file_errand_record_v1_record_proto_enumTypes[6].Descriptor()
 }
 
 func (StopCause) Type() protoreflect.EnumType {
-	return &file_errand_record_v1_record_proto_enumTypes[5]
+	return &file_errand_record_v1_record_proto_enumTypes[6]
 }
 
 func (x StopCause) Number() protoreflect.EnumNumber {
@@ -407,7 +458,7 @@ func (x StopCause) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use StopCause.Descriptor instead.
 func (StopCause) EnumDescriptor() ([]byte, []int) {
-	return file_errand_record_v1_record_proto_rawDescGZIP(), []int{5}
+	return file_errand_record_v1_record_proto_rawDescGZIP(), []int{6}
 }
 
 // Cluster is meta/cluster: what every node must agree on.
@@ -522,8 +573,10 @@ type Spec struct {
 	TimeoutMs       int64    `protobuf:"varint,11,opt,name=timeout_ms,json=timeoutMs,proto3" json:"timeout_ms,omitempty"`
 	StartDeadlineMs int64    `protobuf:"varint,12,opt,name=start_deadline_ms,json=startDeadlineMs,proto3" json:"start_deadline_ms,omitempty"`
 	StopGraceMs     int64    `protobuf:"varint,13,opt,name=stop_grace_ms,json=stopGraceMs,proto3" json:"stop_grace_ms,omitempty"`
-	unknownFields   protoimpl.UnknownFields
-	sizeCache       protoimpl.SizeCache
+	// Absent: one attempt.
+	Retry         *Retry `protobuf:"bytes,14,opt,name=retry,proto3" json:"retry,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Spec) Reset() {
@@ -647,6 +700,233 @@ func (x *Spec) GetStopGraceMs() int64 {
 	return 0
 }
 
+func (x *Spec) GetRetry() *Retry {
+	if x != nil {
+		return x.Retry
+	}
+	return nil
+}
+
+// CodeRange is exit codes from one to another, both included.
+type CodeRange struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	First         int32                  `protobuf:"varint,1,opt,name=first,proto3" json:"first,omitempty"`
+	Last          int32                  `protobuf:"varint,2,opt,name=last,proto3" json:"last,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CodeRange) Reset() {
+	*x = CodeRange{}
+	mi := &file_errand_record_v1_record_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CodeRange) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CodeRange) ProtoMessage() {}
+
+func (x *CodeRange) ProtoReflect() protoreflect.Message {
+	mi := &file_errand_record_v1_record_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CodeRange.ProtoReflect.Descriptor instead.
+func (*CodeRange) Descriptor() ([]byte, []int) {
+	return file_errand_record_v1_record_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *CodeRange) GetFirst() int32 {
+	if x != nil {
+		return x.First
+	}
+	return 0
+}
+
+func (x *CodeRange) GetLast() int32 {
+	if x != nil {
+		return x.Last
+	}
+	return 0
+}
+
+// Failures is a set of ways in which a command fails.
+type Failures struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Codes         []*CodeRange           `protobuf:"bytes,1,rep,name=codes,proto3" json:"codes,omitempty"`
+	Signal        bool                   `protobuf:"varint,2,opt,name=signal,proto3" json:"signal,omitempty"`
+	OomKilled     bool                   `protobuf:"varint,3,opt,name=oom_killed,json=oomKilled,proto3" json:"oom_killed,omitempty"`
+	Timeout       bool                   `protobuf:"varint,4,opt,name=timeout,proto3" json:"timeout,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Failures) Reset() {
+	*x = Failures{}
+	mi := &file_errand_record_v1_record_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Failures) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Failures) ProtoMessage() {}
+
+func (x *Failures) ProtoReflect() protoreflect.Message {
+	mi := &file_errand_record_v1_record_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Failures.ProtoReflect.Descriptor instead.
+func (*Failures) Descriptor() ([]byte, []int) {
+	return file_errand_record_v1_record_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *Failures) GetCodes() []*CodeRange {
+	if x != nil {
+		return x.Codes
+	}
+	return nil
+}
+
+func (x *Failures) GetSignal() bool {
+	if x != nil {
+		return x.Signal
+	}
+	return false
+}
+
+func (x *Failures) GetOomKilled() bool {
+	if x != nil {
+		return x.OomKilled
+	}
+	return false
+}
+
+func (x *Failures) GetTimeout() bool {
+	if x != nil {
+		return x.Timeout
+	}
+	return false
+}
+
+// Retry is what is tried again.
+type Retry struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Attempts beyond the first that failures of the command may take.
+	Retries int32 `protobuf:"varint,1,opt,name=retries,proto3" json:"retries,omitempty"`
+	// The failures that take one: all when absent.
+	Only *Failures `protobuf:"bytes,2,opt,name=only,proto3" json:"only,omitempty"`
+	// Those that never do.
+	Never *Failures `protobuf:"bytes,3,opt,name=never,proto3" json:"never,omitempty"`
+	// The wait after the first attempt. It doubles with each, up to backoff_max_ms.
+	BackoffMs    int64 `protobuf:"varint,4,opt,name=backoff_ms,json=backoffMs,proto3" json:"backoff_ms,omitempty"`
+	BackoffMaxMs int64 `protobuf:"varint,5,opt,name=backoff_max_ms,json=backoffMaxMs,proto3" json:"backoff_max_ms,omitempty"`
+	// How much longer the waits of one run may be than those of another.
+	JitterPercent int32      `protobuf:"varint,6,opt,name=jitter_percent,json=jitterPercent,proto3" json:"jitter_percent,omitempty"`
+	OnNodeLoss    OnNodeLoss `protobuf:"varint,7,opt,name=on_node_loss,json=onNodeLoss,proto3,enum=errand.record.v1.OnNodeLoss" json:"on_node_loss,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Retry) Reset() {
+	*x = Retry{}
+	mi := &file_errand_record_v1_record_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Retry) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Retry) ProtoMessage() {}
+
+func (x *Retry) ProtoReflect() protoreflect.Message {
+	mi := &file_errand_record_v1_record_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Retry.ProtoReflect.Descriptor instead.
+func (*Retry) Descriptor() ([]byte, []int) {
+	return file_errand_record_v1_record_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *Retry) GetRetries() int32 {
+	if x != nil {
+		return x.Retries
+	}
+	return 0
+}
+
+func (x *Retry) GetOnly() *Failures {
+	if x != nil {
+		return x.Only
+	}
+	return nil
+}
+
+func (x *Retry) GetNever() *Failures {
+	if x != nil {
+		return x.Never
+	}
+	return nil
+}
+
+func (x *Retry) GetBackoffMs() int64 {
+	if x != nil {
+		return x.BackoffMs
+	}
+	return 0
+}
+
+func (x *Retry) GetBackoffMaxMs() int64 {
+	if x != nil {
+		return x.BackoffMaxMs
+	}
+	return 0
+}
+
+func (x *Retry) GetJitterPercent() int32 {
+	if x != nil {
+		return x.JitterPercent
+	}
+	return 0
+}
+
+func (x *Retry) GetOnNodeLoss() OnNodeLoss {
+	if x != nil {
+		return x.OnNodeLoss
+	}
+	return OnNodeLoss_ON_NODE_LOSS_UNSPECIFIED
+}
+
 // Run is runs/{shard}/{run}. Only its run actor writes it once it exists.
 type Run struct {
 	state     protoimpl.MessageState `protogen:"open.v1"`
@@ -663,7 +943,8 @@ type Run struct {
 	CreatedAt int64                  `protobuf:"varint,11,opt,name=created_at,json=createdAt,proto3" json:"created_at,omitempty"`
 	QueuedAt  int64                  `protobuf:"varint,12,opt,name=queued_at,json=queuedAt,proto3" json:"queued_at,omitempty"`
 	// Not placed before this moment.
-	NotBefore int64  `protobuf:"varint,13,opt,name=not_before,json=notBefore,proto3" json:"not_before,omitempty"`
+	NotBefore int64 `protobuf:"varint,13,opt,name=not_before,json=notBefore,proto3" json:"not_before,omitempty"`
+	// When the command of any attempt was first started.
 	StartedAt int64  `protobuf:"varint,14,opt,name=started_at,json=startedAt,proto3" json:"started_at,omitempty"`
 	EndedAt   int64  `protobuf:"varint,15,opt,name=ended_at,json=endedAt,proto3" json:"ended_at,omitempty"`
 	ExitCode  *int32 `protobuf:"varint,16,opt,name=exit_code,json=exitCode,proto3,oneof" json:"exit_code,omitempty"`
@@ -686,15 +967,20 @@ type Run struct {
 	HoldReason  Reason `protobuf:"varint,26,opt,name=hold_reason,json=holdReason,proto3,enum=errand.record.v1.Reason" json:"hold_reason,omitempty"`
 	HoldMessage string `protobuf:"bytes,27,opt,name=hold_message,json=holdMessage,proto3" json:"hold_message,omitempty"`
 	// Consecutive placements that ended with a void; sets the backoff.
-	Voids         int32       `protobuf:"varint,28,opt,name=voids,proto3" json:"voids,omitempty"`
-	LateExits     []*LateExit `protobuf:"bytes,29,rep,name=late_exits,json=lateExits,proto3" json:"late_exits,omitempty"`
+	Voids     int32       `protobuf:"varint,28,opt,name=voids,proto3" json:"voids,omitempty"`
+	LateExits []*LateExit `protobuf:"bytes,29,rep,name=late_exits,json=lateExits,proto3" json:"late_exits,omitempty"`
+	// From when the start deadline of the current attempt counts; 0 for queued_at.
+	AttemptQueuedAt int64 `protobuf:"varint,30,opt,name=attempt_queued_at,json=attemptQueuedAt,proto3" json:"attempt_queued_at,omitempty"`
+	// Nodes that could not start it or were lost with it, latest last: they are asked
+	// after all others.
+	Avoided       []string `protobuf:"bytes,31,rep,name=avoided,proto3" json:"avoided,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Run) Reset() {
 	*x = Run{}
-	mi := &file_errand_record_v1_record_proto_msgTypes[2]
+	mi := &file_errand_record_v1_record_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -706,7 +992,7 @@ func (x *Run) String() string {
 func (*Run) ProtoMessage() {}
 
 func (x *Run) ProtoReflect() protoreflect.Message {
-	mi := &file_errand_record_v1_record_proto_msgTypes[2]
+	mi := &file_errand_record_v1_record_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -719,7 +1005,7 @@ func (x *Run) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Run.ProtoReflect.Descriptor instead.
 func (*Run) Descriptor() ([]byte, []int) {
-	return file_errand_record_v1_record_proto_rawDescGZIP(), []int{2}
+	return file_errand_record_v1_record_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *Run) GetId() string {
@@ -925,6 +1211,20 @@ func (x *Run) GetLateExits() []*LateExit {
 	return nil
 }
 
+func (x *Run) GetAttemptQueuedAt() int64 {
+	if x != nil {
+		return x.AttemptQueuedAt
+	}
+	return 0
+}
+
+func (x *Run) GetAvoided() []string {
+	if x != nil {
+		return x.Avoided
+	}
+	return nil
+}
+
 type Placement struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Node          string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`
@@ -937,7 +1237,7 @@ type Placement struct {
 
 func (x *Placement) Reset() {
 	*x = Placement{}
-	mi := &file_errand_record_v1_record_proto_msgTypes[3]
+	mi := &file_errand_record_v1_record_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -949,7 +1249,7 @@ func (x *Placement) String() string {
 func (*Placement) ProtoMessage() {}
 
 func (x *Placement) ProtoReflect() protoreflect.Message {
-	mi := &file_errand_record_v1_record_proto_msgTypes[3]
+	mi := &file_errand_record_v1_record_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -962,7 +1262,7 @@ func (x *Placement) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Placement.ProtoReflect.Descriptor instead.
 func (*Placement) Descriptor() ([]byte, []int) {
-	return file_errand_record_v1_record_proto_rawDescGZIP(), []int{3}
+	return file_errand_record_v1_record_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *Placement) GetNode() string {
@@ -1008,7 +1308,7 @@ type Wish struct {
 
 func (x *Wish) Reset() {
 	*x = Wish{}
-	mi := &file_errand_record_v1_record_proto_msgTypes[4]
+	mi := &file_errand_record_v1_record_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1020,7 +1320,7 @@ func (x *Wish) String() string {
 func (*Wish) ProtoMessage() {}
 
 func (x *Wish) ProtoReflect() protoreflect.Message {
-	mi := &file_errand_record_v1_record_proto_msgTypes[4]
+	mi := &file_errand_record_v1_record_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1033,7 +1333,7 @@ func (x *Wish) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Wish.ProtoReflect.Descriptor instead.
 func (*Wish) Descriptor() ([]byte, []int) {
-	return file_errand_record_v1_record_proto_rawDescGZIP(), []int{4}
+	return file_errand_record_v1_record_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Wish) GetReason() Reason {
@@ -1088,7 +1388,7 @@ type Attempt struct {
 
 func (x *Attempt) Reset() {
 	*x = Attempt{}
-	mi := &file_errand_record_v1_record_proto_msgTypes[5]
+	mi := &file_errand_record_v1_record_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1100,7 +1400,7 @@ func (x *Attempt) String() string {
 func (*Attempt) ProtoMessage() {}
 
 func (x *Attempt) ProtoReflect() protoreflect.Message {
-	mi := &file_errand_record_v1_record_proto_msgTypes[5]
+	mi := &file_errand_record_v1_record_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1113,7 +1413,7 @@ func (x *Attempt) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Attempt.ProtoReflect.Descriptor instead.
 func (*Attempt) Descriptor() ([]byte, []int) {
-	return file_errand_record_v1_record_proto_rawDescGZIP(), []int{5}
+	return file_errand_record_v1_record_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Attempt) GetNumber() int32 {
@@ -1227,7 +1527,7 @@ type LateExit struct {
 
 func (x *LateExit) Reset() {
 	*x = LateExit{}
-	mi := &file_errand_record_v1_record_proto_msgTypes[6]
+	mi := &file_errand_record_v1_record_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1239,7 +1539,7 @@ func (x *LateExit) String() string {
 func (*LateExit) ProtoMessage() {}
 
 func (x *LateExit) ProtoReflect() protoreflect.Message {
-	mi := &file_errand_record_v1_record_proto_msgTypes[6]
+	mi := &file_errand_record_v1_record_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1252,7 +1552,7 @@ func (x *LateExit) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LateExit.ProtoReflect.Descriptor instead.
 func (*LateExit) Descriptor() ([]byte, []int) {
-	return file_errand_record_v1_record_proto_rawDescGZIP(), []int{6}
+	return file_errand_record_v1_record_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *LateExit) GetAttempt() int32 {
@@ -1297,7 +1597,7 @@ type Live struct {
 
 func (x *Live) Reset() {
 	*x = Live{}
-	mi := &file_errand_record_v1_record_proto_msgTypes[7]
+	mi := &file_errand_record_v1_record_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1309,7 +1609,7 @@ func (x *Live) String() string {
 func (*Live) ProtoMessage() {}
 
 func (x *Live) ProtoReflect() protoreflect.Message {
-	mi := &file_errand_record_v1_record_proto_msgTypes[7]
+	mi := &file_errand_record_v1_record_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1322,7 +1622,7 @@ func (x *Live) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Live.ProtoReflect.Descriptor instead.
 func (*Live) Descriptor() ([]byte, []int) {
-	return file_errand_record_v1_record_proto_rawDescGZIP(), []int{7}
+	return file_errand_record_v1_record_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *Live) GetNextWake() int64 {
@@ -1357,7 +1657,7 @@ type History struct {
 
 func (x *History) Reset() {
 	*x = History{}
-	mi := &file_errand_record_v1_record_proto_msgTypes[8]
+	mi := &file_errand_record_v1_record_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1369,7 +1669,7 @@ func (x *History) String() string {
 func (*History) ProtoMessage() {}
 
 func (x *History) ProtoReflect() protoreflect.Message {
-	mi := &file_errand_record_v1_record_proto_msgTypes[8]
+	mi := &file_errand_record_v1_record_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1382,7 +1682,7 @@ func (x *History) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use History.ProtoReflect.Descriptor instead.
 func (*History) Descriptor() ([]byte, []int) {
-	return file_errand_record_v1_record_proto_rawDescGZIP(), []int{8}
+	return file_errand_record_v1_record_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *History) GetStatus() Status {
@@ -1409,7 +1709,7 @@ type Gone struct {
 
 func (x *Gone) Reset() {
 	*x = Gone{}
-	mi := &file_errand_record_v1_record_proto_msgTypes[9]
+	mi := &file_errand_record_v1_record_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1421,7 +1721,7 @@ func (x *Gone) String() string {
 func (*Gone) ProtoMessage() {}
 
 func (x *Gone) ProtoReflect() protoreflect.Message {
-	mi := &file_errand_record_v1_record_proto_msgTypes[9]
+	mi := &file_errand_record_v1_record_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1434,7 +1734,7 @@ func (x *Gone) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Gone.ProtoReflect.Descriptor instead.
 func (*Gone) Descriptor() ([]byte, []int) {
-	return file_errand_record_v1_record_proto_rawDescGZIP(), []int{9}
+	return file_errand_record_v1_record_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *Gone) GetDeletedAt() int64 {
@@ -1467,7 +1767,7 @@ type Assignment struct {
 
 func (x *Assignment) Reset() {
 	*x = Assignment{}
-	mi := &file_errand_record_v1_record_proto_msgTypes[10]
+	mi := &file_errand_record_v1_record_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1479,7 +1779,7 @@ func (x *Assignment) String() string {
 func (*Assignment) ProtoMessage() {}
 
 func (x *Assignment) ProtoReflect() protoreflect.Message {
-	mi := &file_errand_record_v1_record_proto_msgTypes[10]
+	mi := &file_errand_record_v1_record_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1492,7 +1792,7 @@ func (x *Assignment) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Assignment.ProtoReflect.Descriptor instead.
 func (*Assignment) Descriptor() ([]byte, []int) {
-	return file_errand_record_v1_record_proto_rawDescGZIP(), []int{10}
+	return file_errand_record_v1_record_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Assignment) GetRun() string {
@@ -1598,7 +1898,7 @@ type NodeSession struct {
 
 func (x *NodeSession) Reset() {
 	*x = NodeSession{}
-	mi := &file_errand_record_v1_record_proto_msgTypes[11]
+	mi := &file_errand_record_v1_record_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1610,7 +1910,7 @@ func (x *NodeSession) String() string {
 func (*NodeSession) ProtoMessage() {}
 
 func (x *NodeSession) ProtoReflect() protoreflect.Message {
-	mi := &file_errand_record_v1_record_proto_msgTypes[11]
+	mi := &file_errand_record_v1_record_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1623,7 +1923,7 @@ func (x *NodeSession) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeSession.ProtoReflect.Descriptor instead.
 func (*NodeSession) Descriptor() ([]byte, []int) {
-	return file_errand_record_v1_record_proto_rawDescGZIP(), []int{11}
+	return file_errand_record_v1_record_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *NodeSession) GetUuid() string {
@@ -1710,7 +2010,7 @@ type NodeInfo struct {
 
 func (x *NodeInfo) Reset() {
 	*x = NodeInfo{}
-	mi := &file_errand_record_v1_record_proto_msgTypes[12]
+	mi := &file_errand_record_v1_record_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1722,7 +2022,7 @@ func (x *NodeInfo) String() string {
 func (*NodeInfo) ProtoMessage() {}
 
 func (x *NodeInfo) ProtoReflect() protoreflect.Message {
-	mi := &file_errand_record_v1_record_proto_msgTypes[12]
+	mi := &file_errand_record_v1_record_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1735,7 +2035,7 @@ func (x *NodeInfo) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeInfo.ProtoReflect.Descriptor instead.
 func (*NodeInfo) Descriptor() ([]byte, []int) {
-	return file_errand_record_v1_record_proto_rawDescGZIP(), []int{12}
+	return file_errand_record_v1_record_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *NodeInfo) GetUuid() string {
@@ -1780,7 +2080,7 @@ type JournalMeta struct {
 
 func (x *JournalMeta) Reset() {
 	*x = JournalMeta{}
-	mi := &file_errand_record_v1_record_proto_msgTypes[13]
+	mi := &file_errand_record_v1_record_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1792,7 +2092,7 @@ func (x *JournalMeta) String() string {
 func (*JournalMeta) ProtoMessage() {}
 
 func (x *JournalMeta) ProtoReflect() protoreflect.Message {
-	mi := &file_errand_record_v1_record_proto_msgTypes[13]
+	mi := &file_errand_record_v1_record_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1805,7 +2105,7 @@ func (x *JournalMeta) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JournalMeta.ProtoReflect.Descriptor instead.
 func (*JournalMeta) Descriptor() ([]byte, []int) {
-	return file_errand_record_v1_record_proto_rawDescGZIP(), []int{13}
+	return file_errand_record_v1_record_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *JournalMeta) GetNode() string {
@@ -1912,7 +2212,7 @@ type JournalEntry struct {
 
 func (x *JournalEntry) Reset() {
 	*x = JournalEntry{}
-	mi := &file_errand_record_v1_record_proto_msgTypes[14]
+	mi := &file_errand_record_v1_record_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1924,7 +2224,7 @@ func (x *JournalEntry) String() string {
 func (*JournalEntry) ProtoMessage() {}
 
 func (x *JournalEntry) ProtoReflect() protoreflect.Message {
-	mi := &file_errand_record_v1_record_proto_msgTypes[14]
+	mi := &file_errand_record_v1_record_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1937,7 +2237,7 @@ func (x *JournalEntry) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JournalEntry.ProtoReflect.Descriptor instead.
 func (*JournalEntry) Descriptor() ([]byte, []int) {
-	return file_errand_record_v1_record_proto_rawDescGZIP(), []int{14}
+	return file_errand_record_v1_record_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *JournalEntry) GetRun() string {
@@ -2144,7 +2444,7 @@ type Exit struct {
 
 func (x *Exit) Reset() {
 	*x = Exit{}
-	mi := &file_errand_record_v1_record_proto_msgTypes[15]
+	mi := &file_errand_record_v1_record_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2156,7 +2456,7 @@ func (x *Exit) String() string {
 func (*Exit) ProtoMessage() {}
 
 func (x *Exit) ProtoReflect() protoreflect.Message {
-	mi := &file_errand_record_v1_record_proto_msgTypes[15]
+	mi := &file_errand_record_v1_record_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2169,7 +2469,7 @@ func (x *Exit) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Exit.ProtoReflect.Descriptor instead.
 func (*Exit) Descriptor() ([]byte, []int) {
-	return file_errand_record_v1_record_proto_rawDescGZIP(), []int{15}
+	return file_errand_record_v1_record_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *Exit) GetCode() int32 {
@@ -2286,7 +2586,7 @@ type SentSignal struct {
 
 func (x *SentSignal) Reset() {
 	*x = SentSignal{}
-	mi := &file_errand_record_v1_record_proto_msgTypes[16]
+	mi := &file_errand_record_v1_record_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2298,7 +2598,7 @@ func (x *SentSignal) String() string {
 func (*SentSignal) ProtoMessage() {}
 
 func (x *SentSignal) ProtoReflect() protoreflect.Message {
-	mi := &file_errand_record_v1_record_proto_msgTypes[16]
+	mi := &file_errand_record_v1_record_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2311,7 +2611,7 @@ func (x *SentSignal) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SentSignal.ProtoReflect.Descriptor instead.
 func (*SentSignal) Descriptor() ([]byte, []int) {
-	return file_errand_record_v1_record_proto_rawDescGZIP(), []int{16}
+	return file_errand_record_v1_record_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *SentSignal) GetSignal() int32 {
@@ -2356,7 +2656,7 @@ type Void struct {
 
 func (x *Void) Reset() {
 	*x = Void{}
-	mi := &file_errand_record_v1_record_proto_msgTypes[17]
+	mi := &file_errand_record_v1_record_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2368,7 +2668,7 @@ func (x *Void) String() string {
 func (*Void) ProtoMessage() {}
 
 func (x *Void) ProtoReflect() protoreflect.Message {
-	mi := &file_errand_record_v1_record_proto_msgTypes[17]
+	mi := &file_errand_record_v1_record_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2381,7 +2681,7 @@ func (x *Void) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Void.ProtoReflect.Descriptor instead.
 func (*Void) Descriptor() ([]byte, []int) {
-	return file_errand_record_v1_record_proto_rawDescGZIP(), []int{17}
+	return file_errand_record_v1_record_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *Void) GetReason() Reason {
@@ -2426,7 +2726,7 @@ const file_errand_record_v1_record_proto_rawDesc = "" +
 	"restoredAt\x12\x1d\n" +
 	"\n" +
 	"min_writer\x18\x06 \x01(\rR\tminWriter\x12\x0e\n" +
-	"\x02id\x18\a \x01(\tR\x02id\"\x8b\x03\n" +
+	"\x02id\x18\a \x01(\tR\x02id\"\xba\x03\n" +
 	"\x04Spec\x12\x16\n" +
 	"\x06driver\x18\x01 \x01(\tR\x06driver\x12\x14\n" +
 	"\x05image\x18\x02 \x01(\tR\x05image\x12\x18\n" +
@@ -2445,7 +2745,27 @@ const file_errand_record_v1_record_proto_rawDesc = "" +
 	"\n" +
 	"timeout_ms\x18\v \x01(\x03R\ttimeoutMs\x12*\n" +
 	"\x11start_deadline_ms\x18\f \x01(\x03R\x0fstartDeadlineMs\x12\"\n" +
-	"\rstop_grace_ms\x18\r \x01(\x03R\vstopGraceMs\"\xe0\b\n" +
+	"\rstop_grace_ms\x18\r \x01(\x03R\vstopGraceMs\x12-\n" +
+	"\x05retry\x18\x0e \x01(\v2\x17.errand.record.v1.RetryR\x05retry\"5\n" +
+	"\tCodeRange\x12\x14\n" +
+	"\x05first\x18\x01 \x01(\x05R\x05first\x12\x12\n" +
+	"\x04last\x18\x02 \x01(\x05R\x04last\"\x8e\x01\n" +
+	"\bFailures\x121\n" +
+	"\x05codes\x18\x01 \x03(\v2\x1b.errand.record.v1.CodeRangeR\x05codes\x12\x16\n" +
+	"\x06signal\x18\x02 \x01(\bR\x06signal\x12\x1d\n" +
+	"\n" +
+	"oom_killed\x18\x03 \x01(\bR\toomKilled\x12\x18\n" +
+	"\atimeout\x18\x04 \x01(\bR\atimeout\"\xaf\x02\n" +
+	"\x05Retry\x12\x18\n" +
+	"\aretries\x18\x01 \x01(\x05R\aretries\x12.\n" +
+	"\x04only\x18\x02 \x01(\v2\x1a.errand.record.v1.FailuresR\x04only\x120\n" +
+	"\x05never\x18\x03 \x01(\v2\x1a.errand.record.v1.FailuresR\x05never\x12\x1d\n" +
+	"\n" +
+	"backoff_ms\x18\x04 \x01(\x03R\tbackoffMs\x12$\n" +
+	"\x0ebackoff_max_ms\x18\x05 \x01(\x03R\fbackoffMaxMs\x12%\n" +
+	"\x0ejitter_percent\x18\x06 \x01(\x05R\rjitterPercent\x12>\n" +
+	"\fon_node_loss\x18\a \x01(\x0e2\x1c.errand.record.v1.OnNodeLossR\n" +
+	"onNodeLoss\"\xa6\t\n" +
 	"\x03Run\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x10\n" +
 	"\x03app\x18\x02 \x01(\tR\x03app\x12\x12\n" +
@@ -2484,7 +2804,9 @@ const file_errand_record_v1_record_proto_rawDesc = "" +
 	"\fhold_message\x18\x1b \x01(\tR\vholdMessage\x12\x14\n" +
 	"\x05voids\x18\x1c \x01(\x05R\x05voids\x129\n" +
 	"\n" +
-	"late_exits\x18\x1d \x03(\v2\x1a.errand.record.v1.LateExitR\tlateExits\x1a9\n" +
+	"late_exits\x18\x1d \x03(\v2\x1a.errand.record.v1.LateExitR\tlateExits\x12*\n" +
+	"\x11attempt_queued_at\x18\x1e \x01(\x03R\x0fattemptQueuedAt\x12\x18\n" +
+	"\aavoided\x18\x1f \x03(\tR\aavoided\x1a9\n" +
 	"\vLabelsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01B\f\n" +
@@ -2687,7 +3009,12 @@ const file_errand_record_v1_record_proto_rawDesc = "" +
 	"\x10TRIGGER_SCHEDULE\x10\x02\x12\x12\n" +
 	"\x0eTRIGGER_DEPLOY\x10\x03\x12\x13\n" +
 	"\x0fTRIGGER_CONSOLE\x10\x04\x12\x0f\n" +
-	"\vTRIGGER_API\x10\x05*f\n" +
+	"\vTRIGGER_API\x10\x05*Y\n" +
+	"\n" +
+	"OnNodeLoss\x12\x1c\n" +
+	"\x18ON_NODE_LOSS_UNSPECIFIED\x10\x00\x12\x15\n" +
+	"\x11ON_NODE_LOSS_FAIL\x10\x01\x12\x16\n" +
+	"\x12ON_NODE_LOSS_RETRY\x10\x02*f\n" +
 	"\aDesired\x12\x17\n" +
 	"\x13DESIRED_UNSPECIFIED\x10\x00\x12\x0f\n" +
 	"\vDESIRED_RUN\x10\x01\x12\x10\n" +
@@ -2720,70 +3047,79 @@ func file_errand_record_v1_record_proto_rawDescGZIP() []byte {
 	return file_errand_record_v1_record_proto_rawDescData
 }
 
-var file_errand_record_v1_record_proto_enumTypes = make([]protoimpl.EnumInfo, 6)
-var file_errand_record_v1_record_proto_msgTypes = make([]protoimpl.MessageInfo, 19)
+var file_errand_record_v1_record_proto_enumTypes = make([]protoimpl.EnumInfo, 7)
+var file_errand_record_v1_record_proto_msgTypes = make([]protoimpl.MessageInfo, 22)
 var file_errand_record_v1_record_proto_goTypes = []any{
 	(Status)(0),          // 0: errand.record.v1.Status
 	(Reason)(0),          // 1: errand.record.v1.Reason
 	(Trigger)(0),         // 2: errand.record.v1.Trigger
-	(Desired)(0),         // 3: errand.record.v1.Desired
-	(JournalState)(0),    // 4: errand.record.v1.JournalState
-	(StopCause)(0),       // 5: errand.record.v1.StopCause
-	(*Cluster)(nil),      // 6: errand.record.v1.Cluster
-	(*Spec)(nil),         // 7: errand.record.v1.Spec
-	(*Run)(nil),          // 8: errand.record.v1.Run
-	(*Placement)(nil),    // 9: errand.record.v1.Placement
-	(*Wish)(nil),         // 10: errand.record.v1.Wish
-	(*Attempt)(nil),      // 11: errand.record.v1.Attempt
-	(*LateExit)(nil),     // 12: errand.record.v1.LateExit
-	(*Live)(nil),         // 13: errand.record.v1.Live
-	(*History)(nil),      // 14: errand.record.v1.History
-	(*Gone)(nil),         // 15: errand.record.v1.Gone
-	(*Assignment)(nil),   // 16: errand.record.v1.Assignment
-	(*NodeSession)(nil),  // 17: errand.record.v1.NodeSession
-	(*NodeInfo)(nil),     // 18: errand.record.v1.NodeInfo
-	(*JournalMeta)(nil),  // 19: errand.record.v1.JournalMeta
-	(*JournalEntry)(nil), // 20: errand.record.v1.JournalEntry
-	(*Exit)(nil),         // 21: errand.record.v1.Exit
-	(*SentSignal)(nil),   // 22: errand.record.v1.SentSignal
-	(*Void)(nil),         // 23: errand.record.v1.Void
-	nil,                  // 24: errand.record.v1.Run.LabelsEntry
+	(OnNodeLoss)(0),      // 3: errand.record.v1.OnNodeLoss
+	(Desired)(0),         // 4: errand.record.v1.Desired
+	(JournalState)(0),    // 5: errand.record.v1.JournalState
+	(StopCause)(0),       // 6: errand.record.v1.StopCause
+	(*Cluster)(nil),      // 7: errand.record.v1.Cluster
+	(*Spec)(nil),         // 8: errand.record.v1.Spec
+	(*CodeRange)(nil),    // 9: errand.record.v1.CodeRange
+	(*Failures)(nil),     // 10: errand.record.v1.Failures
+	(*Retry)(nil),        // 11: errand.record.v1.Retry
+	(*Run)(nil),          // 12: errand.record.v1.Run
+	(*Placement)(nil),    // 13: errand.record.v1.Placement
+	(*Wish)(nil),         // 14: errand.record.v1.Wish
+	(*Attempt)(nil),      // 15: errand.record.v1.Attempt
+	(*LateExit)(nil),     // 16: errand.record.v1.LateExit
+	(*Live)(nil),         // 17: errand.record.v1.Live
+	(*History)(nil),      // 18: errand.record.v1.History
+	(*Gone)(nil),         // 19: errand.record.v1.Gone
+	(*Assignment)(nil),   // 20: errand.record.v1.Assignment
+	(*NodeSession)(nil),  // 21: errand.record.v1.NodeSession
+	(*NodeInfo)(nil),     // 22: errand.record.v1.NodeInfo
+	(*JournalMeta)(nil),  // 23: errand.record.v1.JournalMeta
+	(*JournalEntry)(nil), // 24: errand.record.v1.JournalEntry
+	(*Exit)(nil),         // 25: errand.record.v1.Exit
+	(*SentSignal)(nil),   // 26: errand.record.v1.SentSignal
+	(*Void)(nil),         // 27: errand.record.v1.Void
+	nil,                  // 28: errand.record.v1.Run.LabelsEntry
 }
 var file_errand_record_v1_record_proto_depIdxs = []int32{
-	24, // 0: errand.record.v1.Run.labels:type_name -> errand.record.v1.Run.LabelsEntry
-	2,  // 1: errand.record.v1.Run.trigger:type_name -> errand.record.v1.Trigger
-	7,  // 2: errand.record.v1.Run.spec:type_name -> errand.record.v1.Spec
-	0,  // 3: errand.record.v1.Run.status:type_name -> errand.record.v1.Status
-	1,  // 4: errand.record.v1.Run.reason:type_name -> errand.record.v1.Reason
-	9,  // 5: errand.record.v1.Run.placement:type_name -> errand.record.v1.Placement
-	10, // 6: errand.record.v1.Run.wish:type_name -> errand.record.v1.Wish
-	11, // 7: errand.record.v1.Run.attempts:type_name -> errand.record.v1.Attempt
-	1,  // 8: errand.record.v1.Run.hold_reason:type_name -> errand.record.v1.Reason
-	12, // 9: errand.record.v1.Run.late_exits:type_name -> errand.record.v1.LateExit
-	1,  // 10: errand.record.v1.Wish.reason:type_name -> errand.record.v1.Reason
-	1,  // 11: errand.record.v1.Attempt.reason:type_name -> errand.record.v1.Reason
-	0,  // 12: errand.record.v1.Attempt.status:type_name -> errand.record.v1.Status
-	22, // 13: errand.record.v1.Attempt.signals:type_name -> errand.record.v1.SentSignal
-	21, // 14: errand.record.v1.LateExit.exit:type_name -> errand.record.v1.Exit
-	0,  // 15: errand.record.v1.History.status:type_name -> errand.record.v1.Status
-	7,  // 16: errand.record.v1.Assignment.spec:type_name -> errand.record.v1.Spec
-	3,  // 17: errand.record.v1.Assignment.desired:type_name -> errand.record.v1.Desired
-	1,  // 18: errand.record.v1.Assignment.stop_reason:type_name -> errand.record.v1.Reason
-	4,  // 19: errand.record.v1.JournalEntry.state:type_name -> errand.record.v1.JournalState
-	21, // 20: errand.record.v1.JournalEntry.exit:type_name -> errand.record.v1.Exit
-	23, // 21: errand.record.v1.JournalEntry.void:type_name -> errand.record.v1.Void
-	5,  // 22: errand.record.v1.JournalEntry.stop_cause:type_name -> errand.record.v1.StopCause
-	22, // 23: errand.record.v1.JournalEntry.signals:type_name -> errand.record.v1.SentSignal
-	5,  // 24: errand.record.v1.Exit.stop_cause:type_name -> errand.record.v1.StopCause
-	1,  // 25: errand.record.v1.Exit.reason:type_name -> errand.record.v1.Reason
-	22, // 26: errand.record.v1.Exit.signals:type_name -> errand.record.v1.SentSignal
-	5,  // 27: errand.record.v1.SentSignal.cause:type_name -> errand.record.v1.StopCause
-	1,  // 28: errand.record.v1.Void.reason:type_name -> errand.record.v1.Reason
-	29, // [29:29] is the sub-list for method output_type
-	29, // [29:29] is the sub-list for method input_type
-	29, // [29:29] is the sub-list for extension type_name
-	29, // [29:29] is the sub-list for extension extendee
-	0,  // [0:29] is the sub-list for field type_name
+	11, // 0: errand.record.v1.Spec.retry:type_name -> errand.record.v1.Retry
+	9,  // 1: errand.record.v1.Failures.codes:type_name -> errand.record.v1.CodeRange
+	10, // 2: errand.record.v1.Retry.only:type_name -> errand.record.v1.Failures
+	10, // 3: errand.record.v1.Retry.never:type_name -> errand.record.v1.Failures
+	3,  // 4: errand.record.v1.Retry.on_node_loss:type_name -> errand.record.v1.OnNodeLoss
+	28, // 5: errand.record.v1.Run.labels:type_name -> errand.record.v1.Run.LabelsEntry
+	2,  // 6: errand.record.v1.Run.trigger:type_name -> errand.record.v1.Trigger
+	8,  // 7: errand.record.v1.Run.spec:type_name -> errand.record.v1.Spec
+	0,  // 8: errand.record.v1.Run.status:type_name -> errand.record.v1.Status
+	1,  // 9: errand.record.v1.Run.reason:type_name -> errand.record.v1.Reason
+	13, // 10: errand.record.v1.Run.placement:type_name -> errand.record.v1.Placement
+	14, // 11: errand.record.v1.Run.wish:type_name -> errand.record.v1.Wish
+	15, // 12: errand.record.v1.Run.attempts:type_name -> errand.record.v1.Attempt
+	1,  // 13: errand.record.v1.Run.hold_reason:type_name -> errand.record.v1.Reason
+	16, // 14: errand.record.v1.Run.late_exits:type_name -> errand.record.v1.LateExit
+	1,  // 15: errand.record.v1.Wish.reason:type_name -> errand.record.v1.Reason
+	1,  // 16: errand.record.v1.Attempt.reason:type_name -> errand.record.v1.Reason
+	0,  // 17: errand.record.v1.Attempt.status:type_name -> errand.record.v1.Status
+	26, // 18: errand.record.v1.Attempt.signals:type_name -> errand.record.v1.SentSignal
+	25, // 19: errand.record.v1.LateExit.exit:type_name -> errand.record.v1.Exit
+	0,  // 20: errand.record.v1.History.status:type_name -> errand.record.v1.Status
+	8,  // 21: errand.record.v1.Assignment.spec:type_name -> errand.record.v1.Spec
+	4,  // 22: errand.record.v1.Assignment.desired:type_name -> errand.record.v1.Desired
+	1,  // 23: errand.record.v1.Assignment.stop_reason:type_name -> errand.record.v1.Reason
+	5,  // 24: errand.record.v1.JournalEntry.state:type_name -> errand.record.v1.JournalState
+	25, // 25: errand.record.v1.JournalEntry.exit:type_name -> errand.record.v1.Exit
+	27, // 26: errand.record.v1.JournalEntry.void:type_name -> errand.record.v1.Void
+	6,  // 27: errand.record.v1.JournalEntry.stop_cause:type_name -> errand.record.v1.StopCause
+	26, // 28: errand.record.v1.JournalEntry.signals:type_name -> errand.record.v1.SentSignal
+	6,  // 29: errand.record.v1.Exit.stop_cause:type_name -> errand.record.v1.StopCause
+	1,  // 30: errand.record.v1.Exit.reason:type_name -> errand.record.v1.Reason
+	26, // 31: errand.record.v1.Exit.signals:type_name -> errand.record.v1.SentSignal
+	6,  // 32: errand.record.v1.SentSignal.cause:type_name -> errand.record.v1.StopCause
+	1,  // 33: errand.record.v1.Void.reason:type_name -> errand.record.v1.Reason
+	34, // [34:34] is the sub-list for method output_type
+	34, // [34:34] is the sub-list for method input_type
+	34, // [34:34] is the sub-list for extension type_name
+	34, // [34:34] is the sub-list for extension extendee
+	0,  // [0:34] is the sub-list for field type_name
 }
 
 func init() { file_errand_record_v1_record_proto_init() }
@@ -2791,17 +3127,17 @@ func file_errand_record_v1_record_proto_init() {
 	if File_errand_record_v1_record_proto != nil {
 		return
 	}
-	file_errand_record_v1_record_proto_msgTypes[2].OneofWrappers = []any{}
 	file_errand_record_v1_record_proto_msgTypes[5].OneofWrappers = []any{}
-	file_errand_record_v1_record_proto_msgTypes[15].OneofWrappers = []any{}
-	file_errand_record_v1_record_proto_msgTypes[16].OneofWrappers = []any{}
+	file_errand_record_v1_record_proto_msgTypes[8].OneofWrappers = []any{}
+	file_errand_record_v1_record_proto_msgTypes[18].OneofWrappers = []any{}
+	file_errand_record_v1_record_proto_msgTypes[19].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_errand_record_v1_record_proto_rawDesc), len(file_errand_record_v1_record_proto_rawDesc)),
-			NumEnums:      6,
-			NumMessages:   19,
+			NumEnums:      7,
+			NumMessages:   22,
 			NumExtensions: 0,
 			NumServices:   0,
 		},
