@@ -23,7 +23,8 @@
 // count on the boottime clock, which no step of the wall clock reaches and which
 // goes on while the machine sleeps. It is the wall time of whichever node wrote it, so
 // it is not believed when it is far ahead: the run is woken once more, and its answer
-// is a duration. So are all that wait for a wall time when the clock here was set.
+// is a duration. So are all that wait for a wall time when the clock here was set, and,
+// while it can not be trusted, every ten seconds those that wait for a node.
 package deadline
 
 import (
@@ -117,6 +118,9 @@ type Machine struct {
 	// that it has moved and that nobody was woken for it yet.
 	offset time.Duration
 	set    bool
+	// blind is the boottime of the last look at what waits, in a time without a wall
+	// clock that can be trusted; 0 outside of one.
+	blind time.Duration
 	// armed is the boottime at which the timer fires; 0 when there is none.
 	armed time.Duration
 	// past counts the wakes that have passed over an owner since pastSince.
@@ -224,11 +228,32 @@ func (m *Machine) lookAtWall(now actors.Instant) {
 		m.set = true
 	}
 	m.offset = offset
-	if !m.set || !now.WallHealthy {
+	if !now.WallHealthy {
+		m.lookBlindly(now)
 		return
 	}
-	m.set = false
-	m.wakeSoon(now, slices.Sorted(maps.Keys(m.entries)))
+	m.blind = 0
+	if m.set {
+		m.set = false
+		m.wakeSoon(now, slices.Sorted(maps.Keys(m.entries)))
+	}
+}
+
+// lookBlindly has the runs woken that wait for a node, now and then: without a wall
+// clock it is not known which of them are due, and for being placed none is needed.
+func (m *Machine) lookBlindly(now actors.Instant) {
+	if m.blind > 0 && now.Boot-m.blind < lookMax {
+		return
+	}
+	m.blind = now.Boot
+	var waiting []string
+	for run, e := range m.entries { //errand:unordered sorted below
+		if e.waits && e.in == &m.byWall {
+			waiting = append(waiting, run)
+		}
+	}
+	slices.Sort(waiting)
+	m.wakeSoon(now, waiting)
 }
 
 // wakeSoon has runs woken in their order, spread over the time of a takeover.
@@ -331,7 +356,7 @@ func (m *Machine) noteLive(e *entry, kv records.KV) (next int64, believed time.D
 	if m.cfg.Sessions {
 		m.seat(e, live.GetNode(), live.GetSession())
 	}
-	if live.GetNode() == "" {
+	if e.waits = live.GetNode() == ""; e.waits {
 		return live.GetNextWake(), waitingMax
 	}
 	return live.GetNextWake(), placedMax

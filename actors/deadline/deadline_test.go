@@ -110,6 +110,13 @@ func live(run string, mod int64, next time.Duration) records.Event {
 	return records.Event{KV: records.KV{Key: "/errand/live/3/" + run, Value: value, Create: 1, Mod: mod}}
 }
 
+// placed is the live key of a run that a node has.
+func placed(run string, next time.Duration) records.Event {
+	event := live(run, 0, 0)
+	event.KV.Value = records.Encode(&recordv1.Live{NextWake: epoch.Add(next).UnixMilli(), Node: "n1", Session: 1})
+	return event
+}
+
 func (b *bench) change(reset bool, events ...records.Event) {
 	b.revision++
 	for i := range events {
@@ -185,7 +192,7 @@ func TestWakeIsRepeatedUntilTheKeyMovesOrTheAnswerSaysWhen(t *testing.T) {
 func TestNothingIsDoneByAClockThatIsNotHealthy(t *testing.T) {
 	b := newBench(t)
 	b.change(true)
-	b.change(false, live("a", 0, time.Second))
+	b.change(false, placed("a", time.Second))
 	b.now.WallHealthy = false
 	b.now.Wall = b.now.Wall.Add(24 * time.Hour)
 	b.until(30 * time.Second)
@@ -197,6 +204,20 @@ func TestNothingIsDoneByAClockThatIsNotHealthy(t *testing.T) {
 	b.until(b.now.Mono + unhealthyLook)
 	if got := b.take(); len(got) != 1 {
 		t.Fatalf("woken %v after the clock was well", got)
+	}
+}
+
+func TestRunsThatWaitForANodeAreLookedAtWithoutAWallClock(t *testing.T) {
+	b := newBench(t)
+	b.change(true)
+	b.change(false, live("a", 0, 30*time.Second))
+	b.now.WallHealthy = false
+	for range 3 {
+		b.until(b.now.Mono + lookMax + takeoverSpread)
+		if got := b.take(); len(got) == 0 {
+			t.Fatalf("not woken within %s", lookMax)
+		}
+		b.answer("a", lookMax)
 	}
 }
 
@@ -248,7 +269,7 @@ func TestFarNextWakeIsNotBelieved(t *testing.T) {
 func TestAllAreWokenWhenTheWallClockWasSetAndCanBeTrustedAgain(t *testing.T) {
 	b := newBench(t)
 	b.change(true)
-	b.change(false, live("a", 0, 30*time.Second), live("b", 0, 40*time.Second))
+	b.change(false, placed("a", 30*time.Second), placed("b", 40*time.Second))
 	b.now.Wall, b.now.WallHealthy = b.now.Wall.Add(-24*time.Hour), false
 	b.until(time.Minute)
 	if got := b.take(); len(got) != 0 {

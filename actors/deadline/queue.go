@@ -18,6 +18,8 @@ type entry struct {
 	host    *host
 	session int64
 	seat    int
+	// waits says that it is placed nowhere.
+	waits bool
 	// wakes counts those since the last sign of life.
 	wakes int
 }

@@ -67,6 +67,9 @@ func (g9Bounded) waits(l *Ledger, r *Run, calmSince time.Duration, report func(F
 	started := r.Record.GetStatus() == recordv1.Status_STATUS_RUNNING
 	// A run whose attempt waits may be held by its node for as long as a stop takes.
 	bound := milli(spec.GetStartDeadlineMs()+spec.GetStopGraceMs()) + l.config.Slack
+	if run.GetAttempt() > 1 {
+		bound += leastBackoff(run) * time.Duration(spec.GetRetry().GetJitterPercent()) / 100
+	}
 	waited := l.now - max(r.Queued, calmSince)
 	if !started && !r.Misdated && spec.GetStartDeadlineMs() > 0 && waited > bound {
 		report(Finding{Run: r.ID, Text: fmt.Sprintf("waited %v for its start, and its start deadline is %v (%s)", waited, milli(spec.GetStartDeadlineMs()), Why(run))})

@@ -46,7 +46,7 @@ func TestCheckersJudgeHistories(t *testing.T) {
 			s.succeed(one)
 		}},
 		{"a lost node and another attempt", "", "", func(s *script) {
-			s.create(one)
+			s.createToRetry(one, onLoss)
 			s.place(one, "n1")
 			s.start(one, "n1", 1, 1)
 			s.running(one)
@@ -146,7 +146,7 @@ func TestCheckersJudgeHistories(t *testing.T) {
 			s.void(one)
 		}},
 		{"two attempts at one time", check.G3, "was started while", func(s *script) {
-			s.create(one)
+			s.createToRetry(one, onLoss)
 			s.place(one, "n1")
 			s.start(one, "n1", 1, 1)
 			s.running(one)
@@ -270,7 +270,7 @@ func TestCheckersJudgeHistories(t *testing.T) {
 			s.start(one, "n1", 1, 1)
 		}},
 		{"a token that does not grow", check.G12, "not above", func(s *script) {
-			s.create(one)
+			s.createToRetry(one, onLoss)
 			s.place(one, "n1")
 			s.start(one, "n1", 1, 1)
 			s.running(one)

@@ -46,6 +46,7 @@ const (
 	G11          Guarantee = "G11 explained"
 	G12          Guarantee = "G12 fencing token"
 	Room         Guarantee = "room"
+	Attempts     Guarantee = "attempts"
 	Linearizable Guarantee = "linearizable"
 	Together     Guarantee = "together"
 	Liveness     Guarantee = "liveness"

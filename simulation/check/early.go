@@ -192,7 +192,7 @@ func (*g9NotEarly) early(l *Ledger, r *Run, queued time.Duration) string {
 	spec, waited := r.Record.GetSpec(), l.now-queued
 	last := lastAttempt(r.Record)
 	var ran *Command
-	if last != nil {
+	if last.GetNumber() == r.Record.GetAttempt() && last != nil {
 		ran = r.CommandOf(last.GetNumber(), last.GetPlacement())
 	}
 	switch bound := milli(spec.GetStartDeadlineMs()); {

@@ -445,6 +445,8 @@ func (l *Ledger) settle(r *Run) {
 		r.Deleted++
 	case r.Before.GetQueuedAt() != r.Record.GetQueuedAt():
 		r.Queued, r.Misdated = l.now, l.misdates()
+	case r.Before.GetAttempt() != r.Record.GetAttempt():
+		r.Queued, r.Misdated = l.now+leastBackoff(r.Record), l.misdates()
 	}
 	if r.Before.GetWish().GetReason() != r.Record.GetWish().GetReason() {
 		r.Wished = l.now

@@ -55,11 +55,11 @@ func (g7NoInventedOutcome) judge(r *Run) string {
 	}
 	last := lastAttempt(run)
 	switch {
-	case run.ExitCode != nil && (last == nil || last.ExitCode == nil || last.GetExitCode() != run.GetExitCode()):
+	case run.ExitCode != nil && (last == nil || last.GetNumber() != run.GetAttempt() || last.ExitCode == nil || last.GetExitCode() != run.GetExitCode()):
 		return fmt.Sprintf("the run's exit code %d is not that of its last attempt", run.GetExitCode())
 	case run.GetStatus() == recordv1.Status_STATUS_SUCCEEDED && (run.ExitCode == nil || run.GetExitCode() != 0):
 		return "SUCCEEDED without the exit code 0"
-	case run.GetStatus() == recordv1.Status_STATUS_CANCELED && last != nil && endedBefore(r, last):
+	case run.GetStatus() == recordv1.Status_STATUS_CANCELED && last.GetNumber() == run.GetAttempt() && endedBefore(r, last):
 		return "CANCELED although the command had ended before the wish"
 	case run.GetStatus() == recordv1.Status_STATUS_RUNNING && r.CommandOf(run.GetAttempt(), run.GetPlacement().GetNumber()) == nil:
 		return "RUNNING although the command was not started"
@@ -165,6 +165,8 @@ func Why(run *recordv1.Run) string {
 		return "placed on " + run.GetPlacement().GetNode() + ", not started"
 	case run.GetHoldMessage() != "":
 		return run.GetHoldMessage()
+	case run.GetAttempt() > 1 && lastAttempt(run).GetNumber() == run.GetAttempt()-1:
+		return fmt.Sprintf("waits for attempt %d after %s", run.GetAttempt(), records.Word(lastAttempt(run).GetReason()))
 	case run.GetHoldReason() != recordv1.Reason_REASON_UNSPECIFIED:
 		return records.Word(run.GetHoldReason())
 	default:

@@ -90,10 +90,12 @@ func (s *script) record(id string) *recordv1.Run {
 	return run
 }
 
-func (s *script) create(id string) {
+func (s *script) create(id string) { s.createToRetry(id, nil) }
+
+func (s *script) createToRetry(id string, retry *recordv1.Retry) {
 	run := &recordv1.Run{
 		Id: id, App: "app", Status: recordv1.Status_STATUS_PENDING, Attempt: 1, QueuedAt: 1, CreatedAt: 1,
-		Spec: &recordv1.Spec{TimeoutMs: 60_000, StopGraceMs: 10_000, StartDeadlineMs: 300_000},
+		Spec: &recordv1.Spec{TimeoutMs: 60_000, StopGraceMs: 10_000, StartDeadlineMs: 300_000, Retry: retry},
 	}
 	s.commit(keys.Create(run, 0).Then...)
 }
@@ -160,14 +162,23 @@ func (s *script) succeed(id string) {
 	s.finish(id, recordv1.Status_STATUS_SUCCEEDED, recordv1.Reason_REASON_UNSPECIFIED, proto.Int32(0))
 }
 
-// retry gives the placement up and begins the next attempt.
-func (s *script) retry(id string) {
+// onLoss has what is lost tried again.
+var onLoss = &recordv1.Retry{OnNodeLoss: recordv1.OnNodeLoss_ON_NODE_LOSS_RETRY}
+
+// retry gives the placement up with its node and begins the next attempt.
+func (s *script) retry(id string) { s.retryAfter(id, recordv1.Reason_REASON_NODE_LOST, nil) }
+
+// retryAfter begins the next attempt after one that ended like this.
+func (s *script) retryAfter(id string, reason recordv1.Reason, code *int32, change ...func(*recordv1.Run)) {
 	run := s.record(id)
 	node := run.GetPlacement().GetNode()
 	run.Attempt++
 	run.Status, run.Placement, run.Placements, run.Writer = recordv1.Status_STATUS_PENDING, nil, 0, "n9/1/3"
 	last := run.GetAttempts()[len(run.GetAttempts())-1]
-	last.EndedAt, last.Reason = 10, recordv1.Reason_REASON_NODE_LOST
+	last.EndedAt, last.Reason, last.Status, last.ExitCode, last.Message = 10, reason, recordv1.Status_STATUS_FAILED, code, "words"
+	for _, each := range change {
+		each(run)
+	}
 	s.commit(keys.Unplace(run, 1, 0, node).Then...)
 }
 

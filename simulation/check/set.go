@@ -41,6 +41,7 @@ func New(config Config) *Set {
 		g11Explained{},
 		g12FencingToken{},
 		room{},
+		attempts{},
 		newLinearizable(),
 		newTogether(),
 	}

@@ -136,11 +136,14 @@ func rewritten(before, after *recordv1.Run) string {
 // regressed tells whether a counter went back or a wish was forgotten: a write that
 // was decided on an older record.
 func regressed(before, after *recordv1.Run) string {
+	if after.GetAttempt() == before.GetAttempt()+1 {
+		return followed(before, after)
+	}
 	startedNow := after.GetStatus() == recordv1.Status_STATUS_RUNNING && before.GetStatus() == recordv1.Status_STATUS_PENDING
 	switch wish := before.GetWish(); {
-	case after.GetAttempt() < before.GetAttempt() || after.GetAttempt() > before.GetAttempt()+1:
+	case after.GetAttempt() != before.GetAttempt():
 		return fmt.Sprintf("attempt %d became attempt %d", before.GetAttempt(), after.GetAttempt())
-	case after.GetAttempt() == before.GetAttempt() && after.GetPlacements() < before.GetPlacements():
+	case after.GetPlacements() < before.GetPlacements():
 		return fmt.Sprintf("%d placements became %d", before.GetPlacements(), after.GetPlacements())
 	case after.GetQueuedAt() < before.GetQueuedAt():
 		return "the run was queued earlier than it was queued"
@@ -150,6 +153,21 @@ func regressed(before, after *recordv1.Run) string {
 		return "a cancel became another wish"
 	case wish.GetForce() && !after.GetWish().GetForce() && after.GetWish().GetReason() == wish.GetReason():
 		return "a forced stop became a gentle one"
+	}
+	return ""
+}
+
+// followed judges the move to another attempt: the one before is on record as over, and
+// nothing of it is left over for the next.
+func followed(before, after *recordv1.Run) string {
+	i := slices.IndexFunc(after.GetAttempts(), func(a *recordv1.Attempt) bool { return a.GetNumber() == before.GetAttempt() })
+	switch {
+	case before.GetPlacement() == nil:
+		return fmt.Sprintf("attempt %d follows one that was not placed", after.GetAttempt())
+	case after.GetStatus() != recordv1.Status_STATUS_PENDING || after.GetPlacement() != nil || after.GetPlacements() != 0 || after.GetWish() != nil || after.ExitCode != nil:
+		return fmt.Sprintf("attempt %d does not begin anew", after.GetAttempt())
+	case i < 0 || !records.Terminal(after.GetAttempts()[i].GetStatus()) || after.GetAttempts()[i].GetReason() == recordv1.Reason_REASON_UNSPECIFIED || after.GetAttempts()[i].GetEndedAt() <= 0:
+		return fmt.Sprintf("attempt %d is followed by another and the record does not say how it ended", before.GetAttempt())
 	}
 	return ""
 }

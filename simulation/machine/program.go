@@ -2,6 +2,7 @@ package machine
 
 import (
 	"fmt"
+	"math"
 	"strconv"
 	"strings"
 	"time"
@@ -21,6 +22,7 @@ import (
 //	                                 becomes of the command; signals do not reach it
 //	ignore-term                      TERM does nothing
 //	on-term DURATION CODE            on TERM it ends so much later with the code
+//	heals-at ATTEMPT                 from that attempt on it ends with 0 by itself
 //
 // or, instead of all that,
 //
@@ -39,6 +41,8 @@ type Program struct {
 	OnTerm    bool
 	TermAfter time.Duration
 	TermCode  int32
+	// HealsAt is 0 for never.
+	HealsAt int32
 
 	StartError    recordv1.Reason
 	CreateError   recordv1.Reason
@@ -56,6 +60,9 @@ func (p Program) Command() []string {
 	}
 	if p.OnTerm {
 		words = append(words, "on-term", p.TermAfter.String(), strconv.Itoa(int(p.TermCode)))
+	}
+	if p.HealsAt > 0 {
+		words = append(words, "heals-at", strconv.Itoa(int(p.HealsAt)))
 	}
 	switch {
 	case p.StartError != 0:
@@ -91,6 +98,14 @@ func ParseProgram(command []string) (Program, error) {
 	return p, nil
 }
 
+// of is what an attempt does.
+func (p Program) of(attempt int32) Program {
+	if p.HealsAt > 0 && attempt >= p.HealsAt {
+		p.Code, p.Signal, p.OOM = 0, 0, false
+	}
+	return p
+}
+
 // reader takes words off a command.
 type reader struct {
 	words []string
@@ -107,6 +122,8 @@ func (r *reader) verb(p *Program) {
 		p.IgnoreTerm = true
 	case "on-term":
 		p.OnTerm, p.TermAfter, p.TermCode = true, r.duration(), r.number(0, 255)
+	case "heals-at":
+		p.HealsAt = r.number(1, math.MaxInt32)
 	case "sleep-exit":
 		p.After, p.Code, r.done = r.duration(), r.number(0, 255), true
 	case "sleep-signal":

@@ -203,7 +203,7 @@ func (o *operation) tryCreate() error {
 		return records.Errorf(records.ClassConflict, "create sandbox %s: it exists", o.ID)
 	}
 	b := &box{
-		runtime: o.runtime, driver: o.Driver, program: program, token: tokenOf(o.Spec.Spec.GetEnv()),
+		runtime: o.runtime, driver: o.Driver, program: program.of(o.Spec.Attempt), token: tokenOf(o.Spec.Spec.GetEnv()),
 		info: sandbox.Info{
 			ID: o.ID, Run: o.Spec.Run, Attempt: o.Spec.Attempt, Placement: o.Spec.Placement, State: sandbox.StateCreated,
 			StartToken: slices.Clone(o.Spec.StartToken), SpecHash: slices.Clone(o.Spec.SpecHash),

@@ -53,7 +53,7 @@ func Draw(seed uint64, wanted Wanted) Plan {
 	longest := Duration(0)
 	for _, c := range p.Workload {
 		if c.Command != nil {
-			longest = max(longest, min(c.Command.Takes, c.Command.Timeout)+c.Command.Orphan)
+			longest = max(longest, c.Command.Longest())
 		}
 	}
 	p.Options.Converge = max(Duration(convergeMin), 2*longest+Duration(convergeMin)/2)

@@ -133,5 +133,24 @@ func drawCommand(r *rand.Rand) *Command {
 	if chance(r, 0.15) {
 		c.Orphan = Duration(between(r, 0, 30*time.Second).Round(time.Millisecond))
 	}
+	if chance(r, 0.3) {
+		c.Retry = drawRetry(r, c)
+	}
 	return c
+}
+
+// drawRetry draws what a command tries again; most that do fail.
+func drawRetry(r *rand.Rand, c *Command) *Retry {
+	if c.Code == 0 && chance(r, 0.6) {
+		c.Code = pick[int32](r, 1, 2, 42)
+	}
+	retry := &Retry{
+		Retries: pick[int32](r, 0, 1, 2, 3), HealsAt: pick[int32](r, 0, 0, 2, 3), OnLoss: chance(r, 0.6),
+		Backoff: Duration(pick(r, 0, 100*time.Millisecond, time.Second, 10*time.Second)), Jitter: pick[int32](r, 0, 20, 100),
+	}
+	retry.BackoffMax = retry.Backoff * pick[Duration](r, 1, 2, 4)
+	if chance(r, 0.2) {
+		retry.Never = []int32{pick[int32](r, 1, 42)}
+	}
+	return retry
 }

@@ -168,7 +168,44 @@ type Command struct {
 	Timeout       Duration `json:"timeout"`
 	StartDeadline Duration `json:"start_deadline"`
 	StopGrace     Duration `json:"stop_grace"`
+	// Retry is absent for one attempt.
+	Retry *Retry `json:"retry,omitempty"`
 }
+
+// Retry is what a run tries again.
+type Retry struct {
+	Retries int32 `json:"retries"`
+	// HealsAt is the attempt from which on the command ends with 0; 0 for never.
+	HealsAt int32 `json:"heals_at,omitempty"`
+	// Never are codes that are not tried again.
+	Never      []int32  `json:"never,omitempty"`
+	Backoff    Duration `json:"backoff"`
+	BackoffMax Duration `json:"backoff_max"`
+	Jitter     int32    `json:"jitter,omitempty"`
+	// OnLoss tries an attempt again that was lost with its node or sandbox.
+	OnLoss bool `json:"on_loss,omitempty"`
+}
+
+// Longest is about how long all attempts of a command may take where nothing is in
+// their way but what they are lost with.
+func (c Command) Longest() Duration {
+	one := min(c.Takes, c.Timeout) + c.Orphan
+	if c.Retry == nil {
+		return one
+	}
+	again, attempts := one+2*max(c.Retry.Backoff, c.Retry.BackoffMax), Duration(1+c.Retry.Retries)
+	if !c.Retry.OnLoss {
+		return attempts * again
+	}
+	return attempts*again + lossesMax*(again+aLoss)
+}
+
+const (
+	// lossesMax is how many losses of one run are followed by another attempt.
+	lossesMax = 5
+	// aLoss is about how long it takes to declare a node lost.
+	aLoss = Duration(3 * time.Minute)
+)
 
 // NodeName is the name of the i-th node, counted from 0.
 func NodeName(i int) string { return "n" + strconv.Itoa(i+1) }

@@ -94,7 +94,31 @@ func program(c *plan.Command) machine.Program {
 	if c.Orphan > 0 {
 		p.Fork = c.Takes.D() + c.Orphan.D()
 	}
+	if c.Retry != nil {
+		p.HealsAt = c.Retry.HealsAt
+	}
 	return p
+}
+
+// retryOf is what the record of a run says of the attempts after its first.
+func retryOf(r *plan.Retry) *recordv1.Retry {
+	if r == nil {
+		return nil
+	}
+	retry := &recordv1.Retry{
+		Retries: r.Retries, BackoffMs: r.Backoff.D().Milliseconds(), BackoffMaxMs: r.BackoffMax.D().Milliseconds(),
+		JitterPercent: r.Jitter, OnNodeLoss: recordv1.OnNodeLoss_ON_NODE_LOSS_FAIL,
+	}
+	if r.OnLoss {
+		retry.OnNodeLoss = recordv1.OnNodeLoss_ON_NODE_LOSS_RETRY
+	}
+	for _, code := range r.Never {
+		if retry.Never == nil {
+			retry.Never = &recordv1.Failures{}
+		}
+		retry.Never.Codes = append(retry.Never.Codes, &recordv1.CodeRange{First: code, Last: code})
+	}
+	return retry
 }
 
 // leftOn is what a machine has of runs.

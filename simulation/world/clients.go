@@ -190,6 +190,7 @@ func (a *call) record() *recordv1.Run {
 		Spec: &recordv1.Spec{
 			Driver: Driver, Command: program(c).Command(), CpuMillis: 100, MemoryBytes: 16 << 20,
 			TimeoutMs: c.Timeout.D().Milliseconds(), StartDeadlineMs: c.StartDeadline.D().Milliseconds(), StopGraceMs: c.StopGrace.D().Milliseconds(),
+			Retry: retryOf(c.Retry),
 		},
 	}
 }
