@@ -160,10 +160,10 @@ func TestStartDeadlineOfAnotherAttemptIsItsOwn(t *testing.T) {
 	end := 10 * time.Minute // long after the first deadline
 	d := decide(at(end), s, exited{&actorv1.Exited{Run: testID, Attempt: 1, Placement: 2, Node: "n1", Exit: exitOf(1)}})
 	next := snapshot{run: d.run, mod: 11}
-	if d := decide(at(end+59*time.Second), next, wake{}); d.change != changeNothing || d.seek || d.lookAgain <= 0 {
+	if d = decide(at(end+59*time.Second), next, wake{}); d.change != changeNothing || d.seek || d.lookAgain <= 0 {
 		t.Errorf("in the backoff: %+v", d)
 	}
-	if d := decide(at(end+61*time.Second), next, wake{}); !d.seek {
+	if d = decide(at(end+61*time.Second), next, wake{}); !d.seek {
 		t.Errorf("after the backoff: %+v", d)
 	}
 	d = decide(at(end+61*time.Second+5*time.Minute), next, wake{})
