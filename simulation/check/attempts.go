@@ -41,7 +41,7 @@ func (a attempts) judge(r *Run) string {
 	switch {
 	case r.Record == nil || r.Before == nil || !r.Rewritten || records.Terminal(r.Before.GetStatus()):
 		return ""
-	case r.Record.GetAttempt() > r.Before.GetAttempt():
+	case r.Record.GetAttempt() == r.Before.GetAttempt()+1:
 		return a.tooMany(r)
 	case r.Terminal():
 		return a.tooFew(r)

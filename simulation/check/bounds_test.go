@@ -181,14 +181,14 @@ func TestRulesOfG11AndG12(t *testing.T) {
 		{
 			"a second start of one placement carries its token, which is G2's matter", check.G12, "not above",
 			func(s *script) {
-				s.ran(one, "n1")
+				s.ranToRetry(one, "n1")
 				s.exit(one, "n1", 1, 1, 0, "fence")
 				s.retry(one)
 				s.place(one, "n2")
 				s.start(one, "n2", 2, 1)
 			},
 			func(s *script) {
-				s.ran(one, "n1")
+				s.ranToRetry(one, "n1")
 				s.exit(one, "n1", 1, 1, 0, "fence")
 				s.retry(one)
 				s.token = s.tokens[grant{one, 1, 1}]

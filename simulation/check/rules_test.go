@@ -47,6 +47,16 @@ func judgePairs(t *testing.T, pairs []pair) {
 // ran plays a run up to its command's start.
 func (s *script) ran(id, node string) {
 	s.create(id)
+	s.runs(id, node)
+}
+
+// ranToRetry is ran of a run that is tried again when it is lost.
+func (s *script) ranToRetry(id, node string) {
+	s.createToRetry(id, onLoss)
+	s.runs(id, node)
+}
+
+func (s *script) runs(id, node string) {
 	s.place(id, node)
 	s.start(id, node, 1, 1)
 	s.running(id)
@@ -99,7 +109,7 @@ func TestRulesOfG1(t *testing.T) {
 		},
 		{
 			"an attempt follows the one before", check.G1, "attempt 1 became attempt 3",
-			func(s *script) { s.ran(one, "n1"); s.exit(one, "n1", 1, 1, 0, "fence"); s.retry(one) },
+			func(s *script) { s.ranToRetry(one, "n1"); s.exit(one, "n1", 1, 1, 0, "fence"); s.retry(one) },
 			func(s *script) {
 				s.create(one)
 				s.update(one, func(run *recordv1.Run) { run.Attempt = 3 })
@@ -130,13 +140,13 @@ func TestRulesOfG1(t *testing.T) {
 		{
 			"an attempt that has ended stays", check.G1, "attempt 1 was changed or lost",
 			func(s *script) {
-				s.ran(one, "n1")
+				s.ranToRetry(one, "n1")
 				s.exit(one, "n1", 1, 1, 0, "fence")
 				s.retry(one)
 				s.place(one, "n2")
 			},
 			func(s *script) {
-				s.ran(one, "n1")
+				s.ranToRetry(one, "n1")
 				s.exit(one, "n1", 1, 1, 0, "fence")
 				s.retry(one)
 				s.update(one, func(run *recordv1.Run) { run.Attempts = nil })
@@ -197,8 +207,8 @@ func TestRulesOfG3AndG4(t *testing.T) {
 	judgePairs(t, []pair{
 		{
 			"a placement is given up when nothing of it runs", check.G3, "was given up while it ran",
-			func(s *script) { s.ran(one, "n1"); s.exit(one, "n1", 1, 1, 0, "fence"); s.retry(one) },
-			func(s *script) { s.ran(one, "n1"); s.retry(one) },
+			func(s *script) { s.ranToRetry(one, "n1"); s.exit(one, "n1", 1, 1, 0, "fence"); s.retry(one) },
+			func(s *script) { s.ranToRetry(one, "n1"); s.retry(one) },
 		},
 		{
 			"the live key goes with the end", check.G4, "its live key is there",
