@@ -10,7 +10,7 @@ import (
 func TestLose(t *testing.T) {
 	answers := func(w *world) []string { return []string{w.keys.Run(testRun), w.keys.Node(testNode)} }
 	lose := func(w *world, mod, session int64) records.Txn {
-		return w.keys.Lose(w.run(func(r *recordv1.Run) { r.Status = recordv1.Status_STATUS_FAILED }), mod, testNode, session)
+		return w.keys.Lose(w.run(func(r *recordv1.Run) { r.Status = recordv1.Status_STATUS_FAILED }), mod, 0, testNode, session)
 	}
 	ended := func(w *world, _ records.Result) {
 		if _, assigned := w.get(w.keys.Assignment(testNode, testRun)); assigned {
