@@ -134,6 +134,37 @@ func TestCommandsAreNotStoppedBeforeTheirTimeout(t *testing.T) {
 	})
 }
 
+// Where all clocks are right a start is dated as it was.
+func TestStartsAreDatedAsTheyWere(t *testing.T) {
+	const epoch = 1_767_603_600_000
+	for _, c := range []struct {
+		name      string
+		guarantee check.Guarantee
+		play      func(s *script)
+		late      time.Duration
+	}{
+		{"at the start", "", func(*script) {}, 0},
+		{"when it was heard of", check.G7, func(*script) {}, 20 * time.Second},
+		{"by a clock that was wrong once", "", func(s *script) { s.fault("n2", "wall_step", true, false); s.fault("n2", "wall_step", false, false) }, 20 * time.Second},
+		{"of a command that was out of sight", "", func(s *script) { s.fault("n1", "reboot", true, false) }, 20 * time.Second},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			s := newScript(func(c *check.Config) { c.Epoch = epoch })
+			s.create(one)
+			s.place(one, "n1")
+			c.play(s)
+			s.start(one, "n1", 1, 1)
+			at := epoch + (s.now + c.late).Milliseconds()
+			s.wait(c.late)
+			s.update(one, func(run *recordv1.Run) {
+				run.Status, run.StartedAt = recordv1.Status_STATUS_RUNNING, at
+				run.Attempts[0].StartedAt = at
+			})
+			expect(t, s.set.Violations(), c.guarantee, "")
+		})
+	}
+}
+
 // A node runs no more at a time than it is configured to.
 func TestRulesOfRoom(t *testing.T) {
 	both := func(s *script, between func(s *script)) {

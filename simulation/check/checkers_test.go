@@ -237,7 +237,7 @@ func TestCheckersJudgeHistories(t *testing.T) {
 			s.place(one, "n1")
 			s.start(one, "n1", 1, 1)
 			s.exit(one, "n1", 1, 1, 0, "itself")
-			s.finish(one, failed, recordv1.Reason_REASON_START_UNKNOWN, nil)
+			s.finish(one, failed, recordv1.Reason_REASON_START_ERROR, nil)
 		}},
 
 		{"a command runs past its timeout", check.G9, "its timeout is 1m0s", func(s *script) {

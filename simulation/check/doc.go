@@ -91,6 +91,9 @@ type Config struct {
 	Session nodes.SessionConfig
 	// Nodes is how many nodes there are; 0 means that nobody knows.
 	Nodes int
+	// Epoch is what a right wall clock shows at the true time 0, in milliseconds; 0 is not
+	// judged.
+	Epoch int64
 	// SandboxesMax is how many commands a node may run at one time; 0 is not judged.
 	SandboxesMax int64
 	// Slack is how much later than promised something may happen on machines that

@@ -3,6 +3,7 @@ package check
 import (
 	"fmt"
 
+	"github.com/errand-run/errand/cluster/records"
 	recordv1 "github.com/errand-run/errand/messages/errand/record/v1"
 	"github.com/errand-run/errand/simulation/history"
 )
@@ -74,8 +75,12 @@ func unseen(l *Ledger, r *Run) string {
 	if c == nil || c.Alive {
 		return ""
 	}
-	if r.Record.GetReason() == recordv1.Reason_REASON_SANDBOX_LOST && l.InSight(c) {
-		return fmt.Sprintf("%v ended (%s) in sight of its node and is said to be lost", c, c.Cause)
+	switch r.Record.GetReason() {
+	case recordv1.Reason_REASON_SANDBOX_LOST, recordv1.Reason_REASON_START_UNKNOWN:
+		if l.InSight(c) {
+			return fmt.Sprintf("%v ended (%s) in sight of its node and is said to be lost (%s)", c, c.Cause, records.Word(r.Record.GetReason()))
+		}
+	default:
 	}
 	if c.Cause != "itself" {
 		return ""

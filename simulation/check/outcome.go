@@ -61,6 +61,8 @@ func (g7NoInventedOutcome) judge(r *Run) string {
 		return "SUCCEEDED without the exit code 0"
 	case run.GetStatus() == recordv1.Status_STATUS_CANCELED && last.GetNumber() == run.GetAttempt() && endedBefore(r, last):
 		return "CANCELED although the command had ended before the wish"
+	case run.GetStatus() == recordv1.Status_STATUS_CANCELED && run.GetWish().GetReason() != recordv1.Reason_REASON_CANCELED:
+		return "CANCELED although nobody wished it"
 	case run.GetStatus() == recordv1.Status_STATUS_RUNNING && r.CommandOf(run.GetAttempt(), run.GetPlacement().GetNumber()) == nil:
 		return "RUNNING although the command was not started"
 	}

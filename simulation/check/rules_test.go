@@ -13,6 +13,7 @@ import (
 const (
 	askedToEnd    = recordv1.Reason_REASON_CANCELED
 	startDeadline = recordv1.Reason_REASON_START_DEADLINE
+	startError    = recordv1.Reason_REASON_START_ERROR
 	startUnknown  = recordv1.Reason_REASON_START_UNKNOWN
 	sandboxLost   = recordv1.Reason_REASON_SANDBOX_LOST
 )
@@ -276,6 +277,18 @@ func TestRulesOfG7(t *testing.T) {
 			},
 		},
 		{
+			"only who was canceled is said to be", check.G7, "although nobody wished it",
+			func(s *script) {
+				s.create(one)
+				s.wish(one, askedToEnd, false)
+				s.finish(one, canceled, askedToEnd, nil)
+			},
+			func(s *script) {
+				s.create(one)
+				s.finish(one, canceled, askedToEnd, nil, func(run *recordv1.Run) { run.Wish = nil })
+			},
+		},
+		{
 			"the run's code is that of its last attempt", check.G7, "not that of its last attempt",
 			func(s *script) { s.whole(one, "n1") },
 			func(s *script) {
@@ -350,14 +363,14 @@ func TestRulesOfG8(t *testing.T) {
 				s.ran(one, "n1")
 				s.fault("n1", "vanish", true, false)
 				s.exit(one, "n1", 1, 1, 0, "itself")
-				s.finish(one, failed, startUnknown, nil)
+				s.finish(one, failed, startError, nil)
 			},
 			func(s *script) {
 				s.fault("n1", "vanish", true, false)
 				s.fault("n1", "vanish", false, false)
 				s.ran(one, "n1")
 				s.exit(one, "n1", 1, 1, 0, "itself")
-				s.finish(one, failed, startUnknown, nil)
+				s.finish(one, failed, startError, nil)
 			},
 		},
 		{
@@ -374,6 +387,21 @@ func TestRulesOfG8(t *testing.T) {
 				s.fault("n2", "shim_death", true, false)
 				s.exit(one, "n1", 1, 1, 137, "kill")
 				s.finish(one, failed, sandboxLost, nil)
+			},
+		},
+		{
+			"a start that its node can find is not said to be unknown", check.G8, "(START_UNKNOWN)",
+			func(s *script) {
+				s.ran(one, "n1")
+				s.fault("n1", "reboot", true, false)
+				s.exit(one, "n1", 1, 1, 137, "reboot")
+				s.finish(one, failed, startUnknown, nil)
+			},
+			func(s *script) {
+				s.ran(one, "n1")
+				s.fault("n1", "failed_start", true, false)
+				s.exit(one, "n1", 1, 1, 137, "kill")
+				s.finish(one, failed, startUnknown, nil)
 			},
 		},
 		{

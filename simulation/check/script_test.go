@@ -145,6 +145,9 @@ func (s *script) finish(id string, status recordv1.Status, reason recordv1.Reaso
 	node := run.GetPlacement().GetNode()
 	run.Status, run.Reason, run.ExitCode, run.EndedAt, run.Placement = status, reason, code, 10, nil
 	run.Writer = "n9/1/2"
+	if status == recordv1.Status_STATUS_CANCELED && run.GetWish() == nil {
+		run.Wish = &recordv1.Wish{Reason: recordv1.Reason_REASON_CANCELED}
+	}
 	if reason != recordv1.Reason_REASON_UNSPECIFIED {
 		run.Message = "words"
 	}

@@ -34,6 +34,7 @@ func New(config Config) *Set {
 		g3NoTwoAtOnce{},
 		g4TerminalMeansGone{},
 		g7NoInventedOutcome{},
+		&g7Dates{},
 		g8NothingLost{},
 		g9Bounded{},
 		&g9NotEarly{nodes: config.Nodes},

@@ -161,6 +161,17 @@ func (d *drawer) unguarded(node string) {
 	d.downAt(node, begin+Duration(between(d.Rand, 0, windowLong).Round(time.Millisecond)), d.lasts(), Crash{Node: node})
 }
 
+// unheard lets a session end at a moment, often while its node can not hear of it: that
+// goes on to its fence, and others must wait for that.
+func (d *drawer) unheard(node string, what What) {
+	begin := Duration(d.focus.moment(d.Rand, d.o, meetEarly))
+	d.faults = append(d.faults, Fault{Begin: begin, End: begin, What: what})
+	if lasts := Duration(between(d.Rand, windowLong/2, 2*windowLong).Round(time.Millisecond)); chance(d.Rand, 0.6) {
+		deaf := max(begin-Duration(between(d.Rand, 0, startMargin).Round(time.Millisecond)), 0)
+		d.faults = append(d.faults, Fault{Begin: deaf, End: deaf + lasts, What: StoreAway{Node: node}})
+	}
+}
+
 // side draws some nodes, not all, and the rest.
 func (d *drawer) side() (some, rest []string) {
 	names := d.o.NodeNames()
@@ -276,9 +287,9 @@ var recipes = []recipe{
 	}},
 	{ClassStore, 1.5, func(d *drawer) { d.add(0, LeaderChange{}) }},
 	{ClassStore, 1.5, func(d *drawer) { d.add(d.lasts(), MemberCut{Member: d.IntN(d.o.Members)}) }},
-	{ClassStore, 0.5, func(d *drawer) { d.add(0, KeyRemoved{Node: d.node()}) }},
+	{ClassStore, 0.7, func(d *drawer) { n := d.node(); d.unheard(n, KeyRemoved{Node: n}) }},
 	{ClassStore, 0.3, func(d *drawer) { d.add(0, LeaseDropped{Node: d.node()}) }},
-	{ClassStore, 0.5, func(d *drawer) { d.add(0, LeaseRevoked{Node: d.node()}) }},
+	{ClassStore, 0.7, func(d *drawer) { n := d.node(); d.unheard(n, LeaseRevoked{Node: n}) }},
 	{ClassStore, 1.5, func(d *drawer) { d.add(0, Compaction{}) }},
 	{ClassStore, 0.7, func(d *drawer) { d.add(d.lasts(), StoreRefuses{Full: chance(d.Rand, 0.3)}) }},
 	{ClassSandbox, 1.5, func(d *drawer) {

@@ -134,7 +134,7 @@ func New(p plan.Plan, setup Setup) *World {
 }
 
 func (w *World) checkConfig() check.Config {
-	c := check.Config{Keys: w.keys, Nodes: w.plan.Options.Nodes, SandboxesMax: w.plan.Options.SandboxesMax, Canary: w.setup.Canary}
+	c := check.Config{Keys: w.keys, Nodes: w.plan.Options.Nodes, Epoch: machine.Epoch.UnixMilli(), SandboxesMax: w.plan.Options.SandboxesMax, Canary: w.setup.Canary}
 	if !w.plan.Options.Solo {
 		c.Session = sessionConfig(w.plan.Options.Session)
 	}
