@@ -18,7 +18,7 @@ import (
 
 // reader reads a stream of changes.
 type reader struct {
-	t        *testing.T
+	t        testing.TB
 	stream   *connect.ServerStreamForClient[errandv1.RunChangesResponse]
 	position string
 	waiting  []*errandv1.RunChange

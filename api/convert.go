@@ -20,7 +20,7 @@ func publicTrigger(trigger recordv1.Trigger) errandv1.Trigger { return errandv1.
 func recordTrigger(trigger errandv1.Trigger) recordv1.Trigger { return recordv1.Trigger(trigger) }
 
 // publicRun shows a record at a revision as users see it.
-func publicRun(run *recordv1.Run, revision int64) *errandv1.Run {
+func publicRun(run *recordv1.Run, at records.KV) *errandv1.Run {
 	shown := &errandv1.Run{
 		Id:        run.GetId(),
 		App:       run.GetApp(),
@@ -37,7 +37,9 @@ func publicRun(run *recordv1.Run, revision int64) *errandv1.Run {
 		StartedAt: timeOf(run.GetStartedAt()),
 		EndedAt:   timeOf(run.GetEndedAt()),
 		ExitCode:  run.ExitCode,
-		Revision:  revision,
+		Revision:  at.Mod,
+
+		Transactions: at.Version,
 	}
 	if !records.Terminal(run.GetStatus()) {
 		shown.Stopping = publicReason(run.GetWish().GetReason())

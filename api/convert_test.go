@@ -12,6 +12,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
 
+	"github.com/errand-run/errand/cluster/records"
 	recordv1 "github.com/errand-run/errand/messages/errand/record/v1"
 	errandv1 "github.com/errand-run/errand/messages/errand/v1"
 )
@@ -75,7 +76,7 @@ func TestRunInJSONIsTheGoldenFile(t *testing.T) {
 	cases := map[string]*recordv1.Run{"full": fullRecord(), "pending": pending}
 	for name, record := range cases {
 		t.Run(name, func(t *testing.T) {
-			raw, err := protojson.Marshal(publicRun(record, 42))
+			raw, err := protojson.Marshal(publicRun(record, records.KV{Mod: 42, Version: 3}))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -125,11 +126,11 @@ func TestEveryCauseOfAStopHasItsOwnReason(t *testing.T) {
 func TestAnExitCodeThatWasNotObservedIsAbsent(t *testing.T) {
 	record := fullRecord()
 	record.ExitCode = nil
-	if got := publicRun(record, 1); got.ExitCode != nil {
+	if got := publicRun(record, records.KV{}); got.ExitCode != nil {
 		t.Errorf("exit code %d", got.GetExitCode())
 	}
 	record.ExitCode = proto.Int32(0)
-	if got := publicRun(record, 1); got.ExitCode == nil || got.GetExitCode() != 0 {
+	if got := publicRun(record, records.KV{}); got.ExitCode == nil || got.GetExitCode() != 0 {
 		t.Error("an observed 0 is not shown")
 	}
 }

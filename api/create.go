@@ -40,7 +40,7 @@ func (s *runService) Create(ctx context.Context, request *errandv1.CreateRunRequ
 	if err != nil {
 		return nil, err
 	}
-	response := &errandv1.CreateRunResponse{Run: publicRun(run, result.Revision), Created: true}
+	response := &errandv1.CreateRunResponse{Run: publicRun(run, records.KV{Mod: result.Revision, Version: 1}), Created: true}
 	if !result.Succeeded {
 		if response, err = existing(run, result); err != nil {
 			return nil, err
@@ -50,9 +50,18 @@ func (s *runService) Create(ctx context.Context, request *errandv1.CreateRunRequ
 	}
 	if response.GetRun().GetStatus() == errandv1.Status_STATUS_PENDING {
 		// Also for a run that was there: the first caller may have died before its Tell.
-		s.config.Router.Tell(actors.KindRun, run.GetId(), &actorv1.Wake{Run: run.GetId()})
+		s.config.Router.Tell(actors.KindRun, run.GetId(), wakeOf(run, result))
 	}
 	return response, nil
+}
+
+// wakeOf tells the run's actor to begin. With the record of a new run, it need not read it.
+func wakeOf(run *recordv1.Run, created records.Result) *actorv1.Wake {
+	wake := &actorv1.Wake{Run: run.GetId()}
+	if created.Succeeded {
+		wake.Record, wake.Revision = records.Encode(run), created.Revision
+	}
+	return wake
 }
 
 func (s *runService) newRunID(wanted resolved) string {
@@ -102,7 +111,7 @@ func existing(wanted *recordv1.Run, result records.Result) (*errandv1.CreateRunR
 	if !bytes.Equal(run.GetRequestHash(), wanted.GetRequestHash()) {
 		return nil, fail(CodeIdempotencyConflict, "idempotency_key: was used for run %s with another request", run.GetId())
 	}
-	return &errandv1.CreateRunResponse{Run: publicRun(run, kv.Mod)}, nil
+	return &errandv1.CreateRunResponse{Run: publicRun(run, kv)}, nil
 }
 
 // sleep returns false if the context ended first.

@@ -17,13 +17,13 @@ const (
 	candidatesMax = 5
 )
 
-// foundRun is a run's record at a revision.
+// foundRun is a run's record. Of at, its revisions and version count.
 type foundRun struct {
 	run *recordv1.Run
-	mod int64
+	at  records.KV
 }
 
-func (f foundRun) public() *errandv1.Run { return publicRun(f.run, f.mod) }
+func (f foundRun) public() *errandv1.Run { return publicRun(f.run, f.at) }
 
 // Get implements errandv1connect.RunServiceHandler.
 func (s *runService) Get(ctx context.Context, request *errandv1.GetRunRequest) (*errandv1.GetRunResponse, error) {
@@ -131,7 +131,7 @@ func (s *Server) choose(ctx context.Context, text string, kvs []records.KV) (fou
 	if err != nil {
 		return foundRun{}, fail(CodeInternal, "%w", err)
 	}
-	return foundRun{run: run, mod: kvs[0].Mod}, nil
+	return foundRun{run: run, at: kvs[0]}, nil
 }
 
 // notFound tells a deleted run from one that never was.

@@ -98,15 +98,15 @@ func nextWithin(t *testing.T, w *runWatch, d time.Duration) (foundRun, error) {
 
 func wantState(t *testing.T, w *runWatch, mod int64) {
 	t.Helper()
-	if got, err := nextWithin(t, w, 10*time.Second); err != nil || got.mod != mod {
-		t.Fatalf("the state at %d, %v, want that at %d", got.mod, err, mod)
+	if got, err := nextWithin(t, w, 10*time.Second); err != nil || got.at.Mod != mod {
+		t.Fatalf("the state at %d, %v, want that at %d", got.at.Mod, err, mod)
 	}
 }
 
 func wantNothing(t *testing.T, w *runWatch) {
 	t.Helper()
 	if got, err := nextWithin(t, w, 10*time.Millisecond); err == nil {
-		t.Fatalf("the state at %d again", got.mod)
+		t.Fatalf("the state at %d again", got.at.Mod)
 	}
 }
 
@@ -147,8 +147,8 @@ func TestAWatchMissesNothing(t *testing.T) {
 				store.change(false)
 			}
 			found, w, err := s.findAndWatch(t.Context(), hubRun)
-			if err != nil || found.mod != 10 {
-				t.Fatalf("found the state at %d, %v", found.mod, err)
+			if err != nil || found.at.Mod != 10 {
+				t.Fatalf("found the state at %d, %v", found.at.Mod, err)
 			}
 			wantState(t, w, 11)
 		},

@@ -148,7 +148,7 @@ func offerRecord(p *page, result records.OpResult) (taken bool, err error) {
 	if err != nil {
 		return false, fail(CodeInternal, "%w", err)
 	}
-	return p.offer(publicRun(run, result.KVs[0].Mod)), nil
+	return p.offer(publicRun(run, result.KVs[0])), nil
 }
 
 // liveRun is a run under way; create is the revision of its creation.

@@ -31,7 +31,7 @@ const testToken = "a-token-of-the-tests"
 
 // rig is a server on a real listener and a real store, and a client of it.
 type rig struct {
-	t       *testing.T
+	t       testing.TB
 	ctx     context.Context
 	keys    records.Keys
 	store   *tapStore
@@ -54,7 +54,7 @@ type cryptoRand struct{}
 
 func (cryptoRand) Fill(b []byte) { _, _ = rand.Read(b) }
 
-func newRig(t *testing.T, changes ...func(*api.Config)) *rig {
+func newRig(t testing.TB, changes ...func(*api.Config)) *rig {
 	t.Helper()
 	r := &rig{t: t, keys: records.Keys{Root: fmt.Sprintf("/t%d/", roots.Add(1)), Shards: 64}, store: &tapStore{Store: etcd}}
 	r.serve(changes...)
@@ -352,7 +352,7 @@ func withToken(request *http.Request) { request.Header.Set("Authorization", "Bea
 
 // wantCode fails the test unless the error has a stable code and the Connect code
 // that the table gives it.
-func wantCode(t *testing.T, err error, want api.Code) {
+func wantCode(t testing.TB, err error, want api.Code) {
 	t.Helper()
 	var made *connect.Error
 	if !errors.As(err, &made) {

@@ -43,7 +43,7 @@ func (s *Server) newWatch(id string) *runWatch {
 // calls stop in the end.
 func (s *Server) watchRun(known foundRun) *runWatch {
 	w := s.newWatch(known.run.GetId())
-	w.returned = known.mod
+	w.returned = known.at.Mod
 	if s.watches.join(w) {
 		// What came between the state and now was not heard.
 		w.look()
@@ -73,7 +73,7 @@ func (s *Server) findAndWatch(ctx context.Context, text string) (foundRun, *runW
 		w.stop()
 		return found, s.watchRun(found), nil
 	}
-	w.know(found.mod)
+	w.know(found.at.Mod)
 	return found, w, nil
 }
 
@@ -141,7 +141,7 @@ func (w *runWatch) next(ctx context.Context) (foundRun, error) {
 			if err != nil {
 				return foundRun{}, fail(CodeInternal, "%w", err)
 			}
-			return foundRun{run: run, mod: kv.Mod}, nil
+			return foundRun{run: run, at: kv}, nil
 		case deleted:
 			return foundRun{}, fail(CodeRunDeleted, "run %s was deleted", w.id)
 		}
@@ -196,7 +196,7 @@ func (s *runService) Watch(ctx context.Context, request *errandv1.WatchRunReques
 	for {
 		// One that the caller has is not sent again. A revision that the run does not have,
 		// of another store perhaps, is as good as none: the state says it all.
-		if found.mod != request.GetRevision() {
+		if found.at.Mod != request.GetRevision() {
 			if err := stream.Send(&errandv1.WatchRunResponse{Run: found.public()}); err != nil {
 				return err
 			}

@@ -20,6 +20,7 @@ const (
 type change struct {
 	id, app string
 	mod     int64
+	version int64
 	deleted bool
 	value   []byte
 
@@ -35,7 +36,7 @@ func changeOf(event records.Event) *change {
 	if err != nil {
 		return nil
 	}
-	return &change{id: id, app: app, mod: event.KV.Mod, deleted: event.Deleted, value: event.KV.Value}
+	return &change{id: id, app: app, mod: event.KV.Mod, version: event.KV.Version, deleted: event.Deleted, value: event.KV.Value}
 }
 
 func (c *change) bytes() int { return changeCost + len(c.value) }
@@ -47,12 +48,13 @@ func (c *change) public() (*errandv1.Run, error) {
 			c.run = &errandv1.Run{Id: c.id, App: c.app, Revision: c.mod}
 			return
 		}
-		run, err := records.DecodeRun(records.KV{Key: c.id, Value: c.value, Mod: c.mod})
+		at := records.KV{Key: c.id, Value: c.value, Mod: c.mod, Version: c.version}
+		run, err := records.DecodeRun(at)
 		if err != nil {
 			c.err = err
 			return
 		}
-		c.run = publicRun(run, c.mod)
+		c.run = publicRun(run, at)
 	})
 	return c.run, c.err
 }

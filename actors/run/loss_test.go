@@ -23,6 +23,7 @@ func newLossBench(t *testing.T) *bench {
 	b := newBench(t, true, "n1", "n2")
 	b.machine.cfg.Loss = testLoss
 	b.step(actors.Activated{})
+	b.receive(&actorv1.Activate{})
 	b.land()
 	b.place()
 	b.tells = nil
@@ -156,6 +157,7 @@ func TestAnotherActivationWaitsFromTheStart(t *testing.T) {
 	b.awakeIn()
 	b.now = at(b.now.Mono + lossAfter - time.Second)
 	b.step(actors.Activated{})
+	b.receive(&actorv1.Activate{})
 	b.land()
 	if got := b.awakeIn(); got != lossAfter-time.Millisecond && got != lossAfter {
 		t.Errorf("waits %s", got)

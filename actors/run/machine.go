@@ -58,8 +58,10 @@ type Machine struct {
 	tag      uint64
 
 	snapshot snapshot
-	loaded   bool
-	loading  bool
+	// begun: the first message has come.
+	begun   bool
+	loaded  bool
+	loading bool
 	// retryingLoad: the load timer runs.
 	retryingLoad bool
 	failures     int
@@ -113,12 +115,41 @@ func (m *Machine) log(level actors.LogLevel, text string, fields ...any) {
 	m.emit(actors.Log{Level: level, Text: text, Fields: append([]any{"run", m.id}, fields...)})
 }
 
-// activate forgets everything: what matters is in the store.
+// activate forgets everything: what matters is in the store, and is read at the first
+// message.
 func (m *Machine) activate() {
 	// Tags go on, so that no result of before is taken for one of now.
 	*m = Machine{id: m.id, cfg: m.cfg, tag: m.tag}
 	m.writer = fmt.Sprintf("%s/%016x", m.cfg.Writer, m.cfg.Rand.Uint64())
+}
+
+// begin gets an activation its record, at its first message: from the message, if that
+// brings the news of the run's creation, so that the first steps of a run read nothing;
+// else from the store. What a message brought may be old by now: what is decided by it
+// is compared as always, and a request that is ahead of it has the record read first.
+func (m *Machine) begin(message proto.Message) {
+	if m.begun {
+		return
+	}
+	m.begun = true
+	if created, ok := message.(*actorv1.Wake); ok && m.know(created) {
+		return
+	}
 	m.load()
+}
+
+// know takes the record of a run that was just created, unless it can not be read.
+func (m *Machine) know(created *actorv1.Wake) bool {
+	if created.GetRevision() <= 0 {
+		return false
+	}
+	kv := records.KV{Key: m.cfg.Keys.Run(m.id), Value: created.GetRecord(), Mod: created.GetRevision()}
+	run, err := records.DecodeRun(kv)
+	if err != nil || run.GetId() != m.id || run.GetMinWriter() > records.Writer {
+		return false
+	}
+	m.take(run, kv.Mod)
+	return true
 }
 
 func (m *Machine) receive(in actors.Received) {
@@ -126,6 +157,7 @@ func (m *Machine) receive(in actors.Received) {
 		m.log(actors.LogWarn, "dropped a message about another run", "message", nameOf(in.Message), "about", about.GetRun())
 		return
 	}
+	m.begin(in.Message)
 	switch message := in.Message.(type) {
 	case *actorv1.Wake:
 		m.enqueue(wake{shard: message.Shard, node: message.GetNode()})
@@ -298,14 +330,14 @@ func (m *Machine) settle(now actors.Instant) {
 		return
 	}
 	switch p := phaseOf(m.snapshot.run); {
-	case !m.loaded:
+	case m.begun && !m.loaded:
 		// Gave up; the next message tries again.
 		m.emit(actors.Passivate{})
-	case p == absent:
+	case m.begun && p == absent:
 		// What is absent may be created: that is never remembered.
 		m.loaded = false
 		m.emit(actors.Passivate{})
-	case p == terminal:
+	case m.begun && p == terminal:
 		m.emit(actors.Passivate{})
 	case now.Mono-m.lastWork >= idleAfter:
 		m.emit(actors.Passivate{})

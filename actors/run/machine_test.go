@@ -457,6 +457,7 @@ func TestPlacedRunRemindsItsNodeOfTheStart(t *testing.T) {
 	b.place()
 	placed := b.store.revision
 	b.step(actors.Activated{})
+	b.receive(&actorv1.Activate{})
 	b.land()
 	b.tells = nil
 	b.now = at(waitingLook)

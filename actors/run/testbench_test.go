@@ -57,6 +57,7 @@ func newBench(t *testing.T, create bool, nodes ...string) *bench {
 		b.store.txn(b.keys.Create(newRun(), 1))
 	}
 	b.step(actors.Activated{})
+	b.receive(&actorv1.Activate{})
 	b.land()
 	return b
 }

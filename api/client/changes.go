@@ -17,10 +17,10 @@ import (
 // on from its position. An error is the last element. The reading ends with the loop.
 func (c *Client) Changes(ctx context.Context, request *errandv1.RunChangesRequest) iter.Seq2[*errandv1.RunChangesResponse, error] {
 	return func(yield func(*errandv1.RunChangesResponse, error) bool) {
-		request := proto.CloneOf(request)
+		asked := proto.CloneOf(request)
 		t := c.trial("watch runs")
 		for {
-			done, err := c.changesOnce(ctx, t, request, yield)
+			done, err := c.changesOnce(ctx, t, asked, yield)
 			if done {
 				return
 			}

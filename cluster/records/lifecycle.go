@@ -29,9 +29,10 @@ func (k Keys) Create(run *recordv1.Run, nextWakeMs int64) Txn {
 	key := k.Run(run.GetId())
 	then := []Op{put(key, Encode(run)), k.putLive(run, nextWakeMs)}
 	return Txn{
-		If:   []Compare{absent(key), absent(k.Gone(run.GetId()))},
-		Then: then,
-		Else: []Op{Get(key), Get(k.Gone(run.GetId()))},
+		Change: ChangeCreate,
+		If:     []Compare{absent(key), absent(k.Gone(run.GetId()))},
+		Then:   then,
+		Else:   []Op{Get(key), Get(k.Gone(run.GetId()))},
 	}
 }
 
@@ -49,9 +50,10 @@ func (k Keys) Place(run *recordv1.Run, mod, nextWakeMs int64, assignment *record
 		conditions = append(conditions, Compare{Key: k.Slot(gate, id), Target: TargetCreate, Relation: NotEqual})
 	}
 	return Txn{
-		If:   conditions,
-		Then: []Op{put(k.Run(id), Encode(run)), k.putLive(run, nextWakeMs), put(k.Assignment(node, id), Encode(assignment))},
-		Else: []Op{Get(k.Run(id)), Get(k.Node(node)), Get(k.Drain(node))},
+		Change: ChangePlace,
+		If:     conditions,
+		Then:   []Op{put(k.Run(id), Encode(run)), k.putLive(run, nextWakeMs), put(k.Assignment(node, id), Encode(assignment))},
+		Else:   []Op{Get(k.Run(id)), Get(k.Node(node)), Get(k.Drain(node))},
 	}
 }
 
@@ -63,19 +65,19 @@ func (k Keys) Unplace(run *recordv1.Run, mod, nextWakeMs int64, node string) Txn
 	for _, gate := range run.GetGates() {
 		then = append(then, del(k.Slot(gate, id)))
 	}
-	return k.change(run, mod, then)
+	return k.change(ChangeUnplace, run, mod, then)
 }
 
 // Update changes a run that stays where it is: Started, or a new hold reason.
 func (k Keys) Update(run *recordv1.Run, mod, nextWakeMs int64) Txn {
-	return k.change(run, mod, []Op{put(k.Run(run.GetId()), Encode(run)), k.putLive(run, nextWakeMs)})
+	return k.change(ChangeUpdate, run, mod, []Op{put(k.Run(run.GetId()), Encode(run)), k.putLive(run, nextWakeMs)})
 }
 
 // Wish records that the run shall end and tells its node by the assignment. The
 // assignment keeps its create revision, and with it the fencing token.
 func (k Keys) Wish(run *recordv1.Run, mod, nextWakeMs int64, node string, assignment *recordv1.Assignment) Txn {
 	id := run.GetId()
-	return k.change(run, mod, []Op{
+	return k.change(ChangeWish, run, mod, []Op{
 		put(k.Run(id), Encode(run)), k.putLive(run, nextWakeMs), put(k.Assignment(node, id), Encode(assignment)),
 	})
 }
@@ -97,13 +99,13 @@ func (k Keys) End(run *recordv1.Run, mod int64, node string) Txn {
 	history := Encode(&recordv1.History{Status: run.GetStatus(), Name: run.GetName()})
 	class := ClassOfTrigger(run.GetTrigger())
 	then = append(then, put(k.History(id, run.GetApp(), class, run.GetEndedAt()), history))
-	return k.change(run, mod, then)
+	return k.change(ChangeEnd, run, mod, then)
 }
 
 // Note changes a terminal run's record without touching anything else: a late
 // exit.
 func (k Keys) Note(run *recordv1.Run, mod int64) Txn {
-	return k.change(run, mod, []Op{put(k.Run(run.GetId()), Encode(run))})
+	return k.change(ChangeNote, run, mod, []Op{put(k.Run(run.GetId()), Encode(run))})
 }
 
 // Lose ends the attempt of a run whose node's session is over: as End does, or as
@@ -128,9 +130,9 @@ func (k Keys) putLive(run *recordv1.Run, nextWakeMs int64) Op {
 
 // change guards every write but a create: the record is as it was read, and it
 // was read as existing, so that no actor brings a deleted run back.
-func (k Keys) change(run *recordv1.Run, mod int64, then []Op) Txn {
+func (k Keys) change(name Change, run *recordv1.Run, mod int64, then []Op) Txn {
 	if mod <= 0 {
 		panic("records: a change of run " + run.GetId() + " without the revision that was read")
 	}
-	return Txn{If: []Compare{unchanged(k.Run(run.GetId()), mod)}, Then: then, Else: []Op{Get(k.Run(run.GetId()))}}
+	return Txn{Change: name, If: []Compare{unchanged(k.Run(run.GetId()), mod)}, Then: then, Else: []Op{Get(k.Run(run.GetId()))}}
 }

@@ -18,7 +18,7 @@ func (k Keys) Retire(run *recordv1.Run, mod, lease, deletedAtMs int64) Txn {
 	id, class := run.GetId(), ClassOfTrigger(run.GetTrigger())
 	tombstone := put(k.Gone(id), Encode(&recordv1.Gone{DeletedAt: deletedAtMs}))
 	tombstone.Lease = lease
-	txn := k.change(run, mod, []Op{
+	txn := k.change(ChangeRetire, run, mod, []Op{
 		del(k.Run(id)),
 		del(k.History(id, run.GetApp(), class, run.GetEndedAt())),
 		del(k.HistoryForward(id, run.GetApp(), class, run.GetEndedAt())),

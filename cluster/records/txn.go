@@ -93,10 +93,27 @@ type Scan struct {
 // Txn is one transaction: if every compare holds on the state before it, Then is
 // carried out, otherwise Else.
 type Txn struct {
-	If   []Compare
-	Then []Op
-	Else []Op
+	// Change says what it does to a run, for those who count; empty for others.
+	Change Change
+	If     []Compare
+	Then   []Op
+	Else   []Op
 }
+
+// Change is what a transaction does to a run.
+type Change string
+
+// The changes of runs. Those of a run up to its end are what it costs.
+const (
+	ChangeCreate  Change = "create"
+	ChangePlace   Change = "place"
+	ChangeUnplace Change = "unplace"
+	ChangeUpdate  Change = "update"
+	ChangeWish    Change = "wish"
+	ChangeEnd     Change = "end"
+	ChangeNote    Change = "note"
+	ChangeRetire  Change = "retire"
+)
 
 // ReadOnly tells whether neither branch writes, so that an unknown outcome does
 // no harm and the transaction may be repeated.

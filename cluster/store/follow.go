@@ -83,6 +83,7 @@ func (s *Store) start(f *follow) (stop func()) {
 		return func() {}
 	}
 	s.follows[f] = struct{}{}
+	s.metrics.operations.WithLabelValues(operationFollow).Inc()
 	s.background.Go(f.run)
 	return f.stop
 }

@@ -17,10 +17,12 @@ type metrics struct {
 	flights      *prometheus.CounterVec
 	members      prometheus.Histogram
 	resets       prometheus.Counter
+	operations   *prometheus.CounterVec
 }
 
 func newMetrics() *metrics {
 	return &metrics{
+		operations: newOperations(),
 		transactions: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "errand_store_transactions_total",
 			Help: "Transactions by what they came to: succeeded, refused (a compare did not hold) or the class of their error.",
@@ -48,7 +50,7 @@ func newMetrics() *metrics {
 }
 
 func (m *metrics) all() []prometheus.Collector {
-	return []prometheus.Collector{m.transactions, m.seconds, m.flights, m.members, m.resets}
+	return []prometheus.Collector{m.transactions, m.seconds, m.flights, m.members, m.resets, m.operations}
 }
 
 func (m *metrics) register(registerer prometheus.Registerer) error {

@@ -42,6 +42,7 @@ func (s *Store) Past(ctx context.Context, prefix string, after, until int64, lim
 		class := classify(err, outcome{sent: true, expired: ctx.Err() != nil})
 		return nil, 0, records.Errorf(class, "read the changes of %s since %d: %w", prefix, p.from, err)
 	}
+	s.metrics.operations.WithLabelValues(operationPast).Inc()
 	return p.events, min(p.from, until), nil
 }
 

@@ -28,6 +28,9 @@ func (s *Store) Scan(ctx context.Context, scan records.Scan) ([]records.KV, erro
 	began := time.Now()
 	kvs, err := s.scan(ctx, scan)
 	s.metrics.observe(records.Result{Err: err, Succeeded: true}, time.Since(began))
+	if err == nil {
+		s.metrics.operations.WithLabelValues(operationScan).Inc()
+	}
 	return kvs, err
 }
 

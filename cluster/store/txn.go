@@ -108,6 +108,7 @@ func (s *Store) read(ctx context.Context, txn records.Txn) records.Result {
 		return s.repeat(reading, p)
 	}()
 	s.metrics.observe(result, time.Since(p.queued))
+	s.metrics.count(txn, result)
 	return result
 }
 
@@ -158,6 +159,7 @@ func (s *Store) work() {
 func (s *Store) answer(p *pending, result records.Result) {
 	if p.answered.CompareAndSwap(false, true) {
 		s.metrics.observe(result, time.Since(p.queued))
+		s.metrics.count(p.txn, result)
 		p.deliver(result)
 	}
 }

@@ -227,7 +227,11 @@ func (a *call) submit(run *recordv1.Run, txn records.Txn, try int) {
 			run = found
 		}
 		if run.GetStatus() == recordv1.Status_STATUS_PENDING {
-			a.daemon.assembled.Router().Tell(actors.KindRun, a.run, &actorv1.Wake{Run: a.run})
+			wake := &actorv1.Wake{Run: a.run}
+			if result.Succeeded {
+				wake.Record, wake.Revision = records.Encode(run), result.Revision
+			}
+			a.daemon.assembled.Router().Tell(actors.KindRun, a.run, wake)
 		}
 		a.answer(outcomeOK, run, "is there")
 	})

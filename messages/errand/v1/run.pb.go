@@ -477,7 +477,10 @@ type Run struct {
 	// The store's revision of this record: it grows with each change.
 	Revision int64 `protobuf:"varint,17,opt,name=revision,proto3" json:"revision,omitempty"`
 	// A recorded wish to end the run that has not been fulfilled yet.
-	Stopping      Reason `protobuf:"varint,18,opt,name=stopping,proto3,enum=errand.v1.Reason" json:"stopping,omitempty"`
+	Stopping Reason `protobuf:"varint,18,opt,name=stopping,proto3,enum=errand.v1.Reason" json:"stopping,omitempty"`
+	// How many transactions have written this record since it was created: what the run
+	// has cost the store.
+	Transactions  int64 `protobuf:"varint,19,opt,name=transactions,proto3" json:"transactions,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -636,6 +639,13 @@ func (x *Run) GetStopping() Reason {
 		return x.Stopping
 	}
 	return Reason_REASON_UNSPECIFIED
+}
+
+func (x *Run) GetTransactions() int64 {
+	if x != nil {
+		return x.Transactions
+	}
+	return 0
 }
 
 // Attempt is one try of a run.
@@ -2056,7 +2066,7 @@ const file_errand_v1_run_proto_rawDesc = "" +
 	"stop_grace\x18\r \x01(\v2\x19.google.protobuf.DurationR\tstopGrace\x1a6\n" +
 	"\bEnvEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\x95\x06\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xb9\x06\n" +
 	"\x03Run\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x10\n" +
 	"\x03app\x18\x02 \x01(\tR\x03app\x12\x12\n" +
@@ -2078,7 +2088,8 @@ const file_errand_v1_run_proto_rawDesc = "" +
 	"\texit_code\x18\x0f \x01(\x05H\x00R\bexitCode\x88\x01\x01\x12.\n" +
 	"\battempts\x18\x10 \x03(\v2\x12.errand.v1.AttemptR\battempts\x12\x1a\n" +
 	"\brevision\x18\x11 \x01(\x03R\brevision\x12-\n" +
-	"\bstopping\x18\x12 \x01(\x0e2\x11.errand.v1.ReasonR\bstopping\x1a9\n" +
+	"\bstopping\x18\x12 \x01(\x0e2\x11.errand.v1.ReasonR\bstopping\x12\"\n" +
+	"\ftransactions\x18\x13 \x01(\x03R\ftransactions\x1a9\n" +
 	"\vLabelsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01B\f\n" +

@@ -53,7 +53,7 @@ func (w *runsWatch) list(ctx context.Context) error {
 	for shown := 0; ; {
 		request.PageSize = runsPageMax
 		if since == 0 && w.flags.limit > 0 {
-			request.PageSize = int32(min(w.flags.limit-shown, runsPageMax)) //nolint:gosec // at most runsPageMax
+			request.PageSize = int32(min(w.flags.limit-shown, runsPageMax))
 		}
 		page, err := w.c.patient.List(ctx, request)
 		if err != nil {

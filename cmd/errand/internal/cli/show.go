@@ -177,7 +177,16 @@ func (a *app) fields(view runView) []field {
 		{"Started", at(view.StartedAt)},
 		{"Ended", at(view.EndedAt)},
 		{"Ran", a.ran(view.StartedAt, view.EndedAt)},
+		{"Writes", countText(view.Transactions)},
 	}
+}
+
+// countText is empty for what is not known.
+func countText(count int64) string {
+	if count == 0 {
+		return ""
+	}
+	return strconv.FormatInt(count, 10)
 }
 
 // writeFields writes the fields that have a value, one a line.

@@ -27,6 +27,8 @@ type runView struct {
 	Trigger  string            `json:"trigger"`
 	Labels   map[string]string `json:"labels,omitempty"`
 	Stopping string            `json:"stopping,omitempty"`
+	// Transactions is how many the run has cost the store.
+	Transactions int64 `json:"transactions,omitempty"`
 
 	CreatedAt *time.Time `json:"createdAt,omitempty"`
 	QueuedAt  *time.Time `json:"queuedAt,omitempty"`
@@ -85,19 +87,20 @@ type specView struct {
 func viewRun(run *errandv1.Run) runView {
 	view := runView{
 		ID: run.GetId(), Name: run.GetName(), App: run.GetApp(), Task: run.GetTask(),
-		Status:    word(run.GetStatus().String(), "STATUS_"),
-		Reason:    reasonWord(run.GetReason()),
-		Message:   run.GetMessage(),
-		Trigger:   word(run.GetTrigger().String(), "TRIGGER_"),
-		Labels:    run.GetLabels(),
-		Stopping:  reasonWord(run.GetStopping()),
-		CreatedAt: instant(run.GetCreatedAt()),
-		QueuedAt:  instant(run.GetQueuedAt()),
-		StartedAt: instant(run.GetStartedAt()),
-		EndedAt:   instant(run.GetEndedAt()),
-		ExitCode:  run.ExitCode,
-		Attempts:  make([]attemptView, 0, len(run.GetAttempts())),
-		Spec:      viewSpec(run.GetSpec()),
+		Status:       word(run.GetStatus().String(), "STATUS_"),
+		Reason:       reasonWord(run.GetReason()),
+		Message:      run.GetMessage(),
+		Trigger:      word(run.GetTrigger().String(), "TRIGGER_"),
+		Labels:       run.GetLabels(),
+		Stopping:     reasonWord(run.GetStopping()),
+		Transactions: run.GetTransactions(),
+		CreatedAt:    instant(run.GetCreatedAt()),
+		QueuedAt:     instant(run.GetQueuedAt()),
+		StartedAt:    instant(run.GetStartedAt()),
+		EndedAt:      instant(run.GetEndedAt()),
+		ExitCode:     run.ExitCode,
+		Attempts:     make([]attemptView, 0, len(run.GetAttempts())),
+		Spec:         viewSpec(run.GetSpec()),
 	}
 	for _, attempt := range run.GetAttempts() {
 		view.Attempts = append(view.Attempts, attemptView{

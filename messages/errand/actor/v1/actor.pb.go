@@ -127,7 +127,11 @@ type Wake struct {
 	// The shard whose deadline actor asks; absent when a client's Create does.
 	Shard *int32 `protobuf:"varint,2,opt,name=shard,proto3,oneof" json:"shard,omitempty"`
 	// The node of that deadline actor: several nodes have one for the same shard.
-	Node          string `protobuf:"bytes,3,opt,name=node,proto3" json:"node,omitempty"`
+	Node string `protobuf:"bytes,3,opt,name=node,proto3" json:"node,omitempty"`
+	// The stored record of a run that was just created, and its revision: an actor that
+	// knows nothing yet need not read it. Absent from other wakes.
+	Record        []byte `protobuf:"bytes,4,opt,name=record,proto3" json:"record,omitempty"`
+	Revision      int64  `protobuf:"varint,5,opt,name=revision,proto3" json:"revision,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -181,6 +185,20 @@ func (x *Wake) GetNode() string {
 		return x.Node
 	}
 	return ""
+}
+
+func (x *Wake) GetRecord() []byte {
+	if x != nil {
+		return x.Record
+	}
+	return nil
+}
+
+func (x *Wake) GetRevision() int64 {
+	if x != nil {
+		return x.Revision
+	}
+	return 0
 }
 
 // Awake answers a Wake to the deadline actor.
@@ -1335,11 +1353,13 @@ const file_errand_actor_v1_actor_proto_rawDesc = "" +
 	"\n" +
 	"\x1berrand/actor/v1/actor.proto\x12\x0ferrand.actor.v1\x1a\x1derrand/record/v1/record.proto\"\n" +
 	"\n" +
-	"\bActivate\"Q\n" +
+	"\bActivate\"\x85\x01\n" +
 	"\x04Wake\x12\x10\n" +
 	"\x03run\x18\x01 \x01(\tR\x03run\x12\x19\n" +
 	"\x05shard\x18\x02 \x01(\x05H\x00R\x05shard\x88\x01\x01\x12\x12\n" +
-	"\x04node\x18\x03 \x01(\tR\x04nodeB\b\n" +
+	"\x04node\x18\x03 \x01(\tR\x04node\x12\x16\n" +
+	"\x06record\x18\x04 \x01(\fR\x06record\x12\x1a\n" +
+	"\brevision\x18\x05 \x01(\x03R\brevisionB\b\n" +
 	"\x06_shard\".\n" +
 	"\x05Awake\x12\x10\n" +
 	"\x03run\x18\x01 \x01(\tR\x03run\x12\x13\n" +
