@@ -101,6 +101,7 @@ type Machine struct {
 	epoch    int64
 	draining bool
 	reverted bool
+	era      era
 
 	placements   map[string]*placement
 	ofRun        map[string][]*placement

@@ -141,6 +141,9 @@ func (m *Machine) evict(then func()) {
 	if m.reverted {
 		cause, end = "its journal is an older copy", "the node's journal is an older copy, so its session was ended"
 	}
+	if m.meta.GetEpoch() < m.era.epoch {
+		cause, end = "the store was restored from a copy", "the store was restored from a copy, so the node's session was ended"
+	}
 	if m.leased() {
 		m.latch(cause)
 	}

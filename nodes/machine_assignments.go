@@ -38,6 +38,9 @@ func (m *Machine) applyDrain(batch records.Batch) {
 }
 
 func (m *Machine) applyAssignments(batch records.Batch) {
+	if batch.Reset && m.wentBack(batch.Revision) {
+		return
+	}
 	for _, event := range m.assignments.Apply(batch) {
 		run := records.LastPart(event.KV.Key)
 		if event.Deleted {
@@ -94,10 +97,14 @@ func (m *Machine) caughtUp() {
 func (m *Machine) assigned(a *recordv1.Assignment, commit int64) {
 	p, known := m.placements[records.SandboxID(a.GetRun(), a.GetAttempt(), a.GetPlacement())]
 	switch {
+	case known && m.otherLife(p, a):
 	case known:
 		m.desired(p, a.GetDesired(), a.GetStopReason(), a.GetStopForce())
 	case a.GetSession() == m.session && !m.fenced():
 		m.accept(a, commit)
+	case m.fenced():
+		// It is judged when the next session is opened: by then it is known whether the
+		// store was restored.
 	case a.GetSession() <= m.session:
 		m.disown(a, commit)
 	default:
@@ -116,7 +123,9 @@ func (m *Machine) toldToStart(start *actorv1.Start) {
 		return
 	}
 	if p, known := m.placements[records.SandboxID(a.GetRun(), a.GetAttempt(), a.GetPlacement())]; known {
-		m.remind(p)
+		if !m.otherLife(p, a) {
+			m.remind(p)
+		}
 		return
 	}
 	if a.GetSession() != m.session || m.fenced() {

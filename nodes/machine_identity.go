@@ -127,7 +127,7 @@ func (m *Machine) judgeOwner(loaded records.Result) (*recordv1.NodeInfo, int64, 
 		return nil, 0, fmt.Errorf("the cluster has %d shards by %s, this node is set to %d by %s",
 			cluster.GetShards(), cluster.GetHash(), m.keys.Shards, records.HashName)
 	}
-	m.cluster = cluster.GetId()
+	m.cluster, m.era.cluster = cluster.GetId(), cluster
 	kv, ok = loaded.First(loadedInfo)
 	if ok {
 		if err := records.Decode(kv, info); err != nil {
@@ -140,8 +140,15 @@ func (m *Machine) judgeOwner(loaded records.Result) (*recordv1.NodeInfo, int64, 
 	switch foreign := m.foreign(info); {
 	case foreign && !m.config.AcceptLostStore:
 		return nil, 0, m.otherStore(ok)
-	case !foreign && cluster.GetEpoch() < m.meta.GetEpoch():
-		return nil, 0, fmt.Errorf("the store is at epoch %d, the journal has seen %d: it is an older copy", cluster.GetEpoch(), m.meta.GetEpoch())
+	case !foreign:
+		if err := m.judgeEra(cluster); err != nil {
+			return nil, 0, err
+		}
+		if err := m.judgeCopy(cluster, info, loaded.Revision); err != nil && !m.config.AcceptLostStore {
+			return nil, 0, err
+		} else if err != nil {
+			m.era.accepted = true
+		}
 	}
 	m.epoch = cluster.GetEpoch()
 	return info, kv.Mod, nil
@@ -156,6 +163,8 @@ func (m *Machine) foreign(info *recordv1.NodeInfo) bool {
 		return false
 	case m.meta.GetCluster() != "" && m.meta.GetCluster() != m.cluster:
 		return true
+	case m.meta.GetCluster() != "" && m.era.cluster.GetEpoch() > m.meta.GetEpoch():
+		return false // the copy that it was restored from may be older than this node
 	default:
 		return info.GetUuid() == "" && (m.meta.GetSession() != 0 || len(m.placements) > 0)
 	}

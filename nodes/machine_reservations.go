@@ -26,7 +26,10 @@ func (m *Machine) reserve(ask *actorv1.Reserve, from actors.Sender) {
 	answer := &actorv1.Reserved{Run: key.Run, Attempt: key.Attempt, Placement: key.Placement, Node: m.config.ID}
 	m.expireReservations()
 	m.release(key)
-	answer.Message, answer.PermanentReason = m.refusal(ask.GetDriver(), ask.GetCpuMillis(), ask.GetMemoryBytes())
+	answer.Message, answer.PermanentReason = m.refusalOf(ask)
+	if answer.Message == "" {
+		answer.Message, answer.PermanentReason = m.refusal(ask.GetDriver(), ask.GetCpuMillis(), ask.GetMemoryBytes())
+	}
 	if answer.Message == "" {
 		m.reservations[key] = &reservation{cpuMillis: ask.GetCpuMillis(), memoryBytes: ask.GetMemoryBytes(), until: m.now.Mono + ReservationHold}
 		m.usage.add(1, ask.GetCpuMillis(), ask.GetMemoryBytes())

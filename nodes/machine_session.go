@@ -42,13 +42,19 @@ func (m *Machine) judgeSession(loaded records.Result, try int) {
 		m.refuseSession(try, err)
 		return
 	}
-	if m.foreign(info) {
+	if m.foreign(info) || m.era.accepted {
+		m.era.accepted = false
 		m.leaveStore()
 	}
+	m.enterEra()
 	_, m.draining = loaded.First(loadedDrain)
 	kv, exists := loaded.First(loadedSession)
 	if !exists {
-		m.evict(func() { m.open(info, infoMod, loaded.Responses[loadedAssignments].KVs, try) })
+		m.evict(func() {
+			if !m.awaitsEra(try) {
+				m.open(info, infoMod, loaded.Responses[loadedAssignments].KVs, try)
+			}
+		})
 		return
 	}
 	session := &recordv1.NodeSession{}
@@ -146,7 +152,7 @@ func (m *Machine) open(info *recordv1.NodeInfo, infoMod int64, assignments []rec
 	m.grant(try, func(lease int64, deadline time.Duration) {
 		m.meta.Generation = max(m.meta.GetGeneration(), info.GetGeneration()) + 1
 		m.meta.Session, m.meta.BootId, m.meta.Epoch, m.meta.Cluster = 0, m.config.BootID, m.epoch, m.cluster
-		m.meta.Lease, m.meta.Reverted = lease, false
+		m.meta.Lease, m.meta.Reverted, m.meta.RestoredAt = lease, false, m.era.cluster.GetRestoredAt()
 		m.journal(JournalChange{Meta: proto.CloneOf(m.meta)}, func() { m.enter(infoMod, lease, deadline, try) })
 	})
 }
@@ -184,6 +190,6 @@ func (m *Machine) opened(session int64) {
 		done()
 		return
 	}
-	m.meta.Session, m.meta.Epoch, m.meta.Cluster = session, m.epoch, m.cluster
+	m.meta.Session, m.meta.Epoch, m.meta.Cluster, m.meta.RestoredAt = session, m.epoch, m.cluster, m.era.cluster.GetRestoredAt()
 	m.journal(JournalChange{Meta: proto.CloneOf(m.meta)}, done)
 }

@@ -109,7 +109,7 @@ func (m *Machine) committed(now actors.Instant, in actors.Committed) {
 func (m *Machine) landed(now actors.Instant, f *flight, revision int64) {
 	d, head := f.decision, m.pending[0]
 	before := m.snapshot
-	m.take(d.run, revision)
+	m.take(d.run, revision, before.created)
 	switch d.change {
 	case changePlace:
 		m.snapshot.assignment, m.snapshot.assignmentKnown, m.snapshot.committed = d.assignment, true, revision
@@ -222,7 +222,7 @@ func (m *Machine) read(now actors.Instant, of *flight, result records.Result) bo
 	}
 	kv, ok := result.First(0)
 	if !ok {
-		m.take(nil, 0)
+		m.take(nil, 0, 0)
 		return true
 	}
 	run, err := records.DecodeRun(kv)
@@ -233,7 +233,7 @@ func (m *Machine) read(now actors.Instant, of *flight, result records.Result) bo
 		m.giveUp(err)
 		return false
 	}
-	m.take(run, kv.Mod)
+	m.take(run, kv.Mod, kv.Create)
 	m.snapshot.fresh = of.fresh
 	for _, f := range m.doubts {
 		if f.writer == run.GetWriter() {

@@ -367,7 +367,7 @@ func (m *Machine) timerFired(name string) {
 }
 
 // take replaces what is known of the run.
-func (m *Machine) take(run *recordv1.Run, mod int64) {
-	m.snapshot = snapshot{run: run, mod: mod, leased: m.cfg.Loss != Loss{}}
+func (m *Machine) take(run *recordv1.Run, mod, created int64) {
+	m.snapshot = snapshot{run: run, mod: mod, created: created, leased: m.cfg.Loss != Loss{}}
 	m.loaded = true
 }

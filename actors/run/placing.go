@@ -23,6 +23,7 @@ const (
 type round struct {
 	attempt, placement int32
 	spec               *recordv1.Spec
+	created            int64
 	candidates         []actors.Candidate
 	// asked is the index of the candidate whose answer is awaited; answered is set
 	// while its yes is being committed.
@@ -54,7 +55,7 @@ func (m *Machine) seek(now actors.Instant) time.Duration {
 	run := m.snapshot.run
 	candidates := placement.Spread(m.id, m.cfg.Nodes.Candidates(), func(c actors.Candidate) (string, int64) { return c.Node, c.Score })
 	m.round = &round{
-		attempt: run.GetAttempt(), placement: run.GetPlacements() + 1, spec: run.GetSpec(),
+		attempt: run.GetAttempt(), placement: run.GetPlacements() + 1, spec: run.GetSpec(), created: m.snapshot.created,
 		candidates: askedLast(candidates, run.GetAvoided())[:min(len(candidates), candidatesMax)], asked: -1,
 	}
 	m.askNext()
@@ -69,7 +70,7 @@ func (m *Machine) askNext() {
 	if r.asked < len(r.candidates) {
 		m.emit(tellNode(r.candidates[r.asked].Node, &actorv1.Reserve{
 			Run: m.id, Attempt: r.attempt, Placement: r.placement,
-			Driver: r.spec.GetDriver(), CpuMillis: r.spec.GetCpuMillis(), MemoryBytes: r.spec.GetMemoryBytes(), Node: m.cfg.Node,
+			Driver: r.spec.GetDriver(), CpuMillis: r.spec.GetCpuMillis(), MemoryBytes: r.spec.GetMemoryBytes(), Node: m.cfg.Node, Created: r.created,
 		}), actors.SetTimer{Name: timerReserve, After: reserveTimeout})
 		return
 	}
@@ -80,8 +81,14 @@ func (m *Machine) askNext() {
 	})
 }
 
-// permanentOf returns the first reason if no node can ever take the run.
+// permanentOf returns the first reason if no node can ever take the run. That it may
+// have been started already is about the run and no node: one says it for all.
 func permanentOf(refusals []refusal) recordv1.Reason {
+	for _, r := range refusals {
+		if r.permanent == recordv1.Reason_REASON_START_UNKNOWN {
+			return r.permanent
+		}
+	}
 	for _, r := range refusals {
 		if r.permanent == recordv1.Reason_REASON_UNSPECIFIED {
 			return recordv1.Reason_REASON_UNSPECIFIED

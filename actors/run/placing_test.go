@@ -7,6 +7,7 @@ import (
 
 	"github.com/errand-run/errand/actors"
 	actorv1 "github.com/errand-run/errand/messages/errand/actor/v1"
+	recordv1 "github.com/errand-run/errand/messages/errand/record/v1"
 )
 
 // Several nodes may have a deadline actor for one shard, and several an activation
@@ -29,6 +30,40 @@ func TestAnswersAreAddressedToTheActivationThatAsks(t *testing.T) {
 	}
 	if !slices.Equal(awake, []string{"n7", "n8"}) {
 		t.Errorf("answered the wakes of %q", awake)
+	}
+}
+
+// Of a run that an older copy of the store holds any node says that it may have been
+// started: it is asked for by the revision at which its record was created.
+func TestNodesAreToldWhenTheRecordWasCreatedAndOneSaysForAllThatItMayHaveRun(t *testing.T) {
+	b := newBench(t, true, "n1")
+	b.receive(&actorv1.Wake{Run: testID})
+	asked := 0
+	for _, tell := range b.tells {
+		if m, ok := tell.Message.(*actorv1.Reserve); ok {
+			asked++
+			if m.GetCreated() != b.store.keys[b.keys.Run(testID)].Create {
+				t.Errorf("created at %d", m.GetCreated())
+			}
+		}
+	}
+	if asked == 0 {
+		t.Error("nobody was asked")
+	}
+	const unknown, other = recordv1.Reason_REASON_START_UNKNOWN, recordv1.Reason_REASON_START_ERROR
+	for _, c := range []struct {
+		refusals []refusal
+		want     recordv1.Reason
+	}{
+		{nil, 0},
+		{[]refusal{{}, {permanent: unknown}}, unknown},
+		{[]refusal{{permanent: other}, {permanent: unknown}}, unknown},
+		{[]refusal{{permanent: other}, {}}, 0},
+		{[]refusal{{permanent: other}, {permanent: other}}, other},
+	} {
+		if got := permanentOf(c.refusals); got != c.want {
+			t.Errorf("%v: %v, want %v", c.refusals, got, c.want)
+		}
 	}
 }
 

@@ -106,6 +106,8 @@ func (cancel) column() column  { return onCancel }
 type snapshot struct {
 	run *recordv1.Run
 	mod int64
+	// created is the revision at which the record came into being.
+	created int64
 	// assignment is that of the current placement; it may be nil although
 	// assignmentKnown, when somebody deleted it.
 	assignment      *recordv1.Assignment

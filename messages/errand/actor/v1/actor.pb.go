@@ -265,7 +265,9 @@ type Reserve struct {
 	CpuMillis   int64                  `protobuf:"varint,5,opt,name=cpu_millis,json=cpuMillis,proto3" json:"cpu_millis,omitempty"`
 	MemoryBytes int64                  `protobuf:"varint,6,opt,name=memory_bytes,json=memoryBytes,proto3" json:"memory_bytes,omitempty"`
 	// The node of the run actor that asks, for the answer concerns no other.
-	Node          string `protobuf:"bytes,7,opt,name=node,proto3" json:"node,omitempty"`
+	Node string `protobuf:"bytes,7,opt,name=node,proto3" json:"node,omitempty"`
+	// The create revision of the run's record.
+	Created       int64 `protobuf:"varint,8,opt,name=created,proto3" json:"created,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -347,6 +349,13 @@ func (x *Reserve) GetNode() string {
 		return x.Node
 	}
 	return ""
+}
+
+func (x *Reserve) GetCreated() int64 {
+	if x != nil {
+		return x.Created
+	}
+	return 0
 }
 
 // Reserved is the node's answer to the run.
@@ -1363,7 +1372,7 @@ const file_errand_actor_v1_actor_proto_rawDesc = "" +
 	"\x06_shard\".\n" +
 	"\x05Awake\x12\x10\n" +
 	"\x03run\x18\x01 \x01(\tR\x03run\x12\x13\n" +
-	"\x05in_ms\x18\x02 \x01(\x03R\x04inMs\"\xc1\x01\n" +
+	"\x05in_ms\x18\x02 \x01(\x03R\x04inMs\"\xdb\x01\n" +
 	"\aReserve\x12\x10\n" +
 	"\x03run\x18\x01 \x01(\tR\x03run\x12\x18\n" +
 	"\aattempt\x18\x02 \x01(\x05R\aattempt\x12\x1c\n" +
@@ -1372,7 +1381,8 @@ const file_errand_actor_v1_actor_proto_rawDesc = "" +
 	"\n" +
 	"cpu_millis\x18\x05 \x01(\x03R\tcpuMillis\x12!\n" +
 	"\fmemory_bytes\x18\x06 \x01(\x03R\vmemoryBytes\x12\x12\n" +
-	"\x04node\x18\a \x01(\tR\x04node\"\xa0\x02\n" +
+	"\x04node\x18\a \x01(\tR\x04node\x12\x18\n" +
+	"\acreated\x18\b \x01(\x03R\acreated\"\xa0\x02\n" +
 	"\bReserved\x12\x10\n" +
 	"\x03run\x18\x01 \x01(\tR\x03run\x12\x18\n" +
 	"\aattempt\x18\x02 \x01(\x05R\aattempt\x12\x1c\n" +

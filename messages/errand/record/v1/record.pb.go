@@ -472,9 +472,12 @@ type Cluster struct {
 	RestoredAt int64  `protobuf:"varint,5,opt,name=restored_at,json=restoredAt,proto3" json:"restored_at,omitempty"`
 	MinWriter  uint32 `protobuf:"varint,6,opt,name=min_writer,json=minWriter,proto3" json:"min_writer,omitempty"`
 	// Drawn when the cluster was founded; no two stores have the same by chance.
-	Id            string `protobuf:"bytes,7,opt,name=id,proto3" json:"id,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Id string `protobuf:"bytes,7,opt,name=id,proto3" json:"id,omitempty"`
+	// What was created up to this revision is of the copy that the store was restored
+	// from; 0 if it never was.
+	RestoredThrough int64 `protobuf:"varint,8,opt,name=restored_through,json=restoredThrough,proto3" json:"restored_through,omitempty"`
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
 }
 
 func (x *Cluster) Reset() {
@@ -554,6 +557,13 @@ func (x *Cluster) GetId() string {
 		return x.Id
 	}
 	return ""
+}
+
+func (x *Cluster) GetRestoredThrough() int64 {
+	if x != nil {
+		return x.RestoredThrough
+	}
+	return 0
 }
 
 // Spec is what an attempt runs, resolved: every default is filled in.
@@ -2073,7 +2083,9 @@ type JournalMeta struct {
 	Cluster string `protobuf:"bytes,8,opt,name=cluster,proto3" json:"cluster,omitempty"`
 	// The journal is an older copy that was put back, and what the store says of its
 	// last session has not been judged by that yet.
-	Reverted      bool `protobuf:"varint,9,opt,name=reverted,proto3" json:"reverted,omitempty"`
+	Reverted bool `protobuf:"varint,9,opt,name=reverted,proto3" json:"reverted,omitempty"`
+	// restored_at of the cluster at that epoch.
+	RestoredAt    int64 `protobuf:"varint,10,opt,name=restored_at,json=restoredAt,proto3" json:"restored_at,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2169,6 +2181,13 @@ func (x *JournalMeta) GetReverted() bool {
 		return x.Reverted
 	}
 	return false
+}
+
+func (x *JournalMeta) GetRestoredAt() int64 {
+	if x != nil {
+		return x.RestoredAt
+	}
+	return 0
 }
 
 // JournalEntry is what a node knows of one placement, keyed by run, attempt and
@@ -2716,7 +2735,7 @@ var File_errand_record_v1_record_proto protoreflect.FileDescriptor
 
 const file_errand_record_v1_record_proto_rawDesc = "" +
 	"\n" +
-	"\x1derrand/record/v1/record.proto\x12\x10errand.record.v1\"\xaf\x01\n" +
+	"\x1derrand/record/v1/record.proto\x12\x10errand.record.v1\"\xda\x01\n" +
 	"\aCluster\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\x03R\x05epoch\x12\x16\n" +
 	"\x06shards\x18\x02 \x01(\x05R\x06shards\x12\x12\n" +
@@ -2726,7 +2745,8 @@ const file_errand_record_v1_record_proto_rawDesc = "" +
 	"restoredAt\x12\x1d\n" +
 	"\n" +
 	"min_writer\x18\x06 \x01(\rR\tminWriter\x12\x0e\n" +
-	"\x02id\x18\a \x01(\tR\x02id\"\xba\x03\n" +
+	"\x02id\x18\a \x01(\tR\x02id\x12)\n" +
+	"\x10restored_through\x18\b \x01(\x03R\x0frestoredThrough\"\xba\x03\n" +
 	"\x04Spec\x12\x16\n" +
 	"\x06driver\x18\x01 \x01(\tR\x06driver\x12\x14\n" +
 	"\x05image\x18\x02 \x01(\tR\x05image\x12\x18\n" +
@@ -2895,7 +2915,7 @@ const file_errand_record_v1_record_proto_rawDesc = "" +
 	"\n" +
 	"generation\x18\x02 \x01(\x03R\n" +
 	"generation\x12\x1b\n" +
-	"\twindow_ms\x18\x03 \x01(\x03R\bwindowMs\"\xea\x01\n" +
+	"\twindow_ms\x18\x03 \x01(\x03R\bwindowMs\"\x8b\x02\n" +
 	"\vJournalMeta\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12\x12\n" +
 	"\x04uuid\x18\x02 \x01(\tR\x04uuid\x12\x1e\n" +
@@ -2907,7 +2927,10 @@ const file_errand_record_v1_record_proto_rawDesc = "" +
 	"\aboot_id\x18\x06 \x01(\tR\x06bootId\x12\x14\n" +
 	"\x05epoch\x18\a \x01(\x03R\x05epoch\x12\x18\n" +
 	"\acluster\x18\b \x01(\tR\acluster\x12\x1a\n" +
-	"\breverted\x18\t \x01(\bR\breverted\"\xe9\x06\n" +
+	"\breverted\x18\t \x01(\bR\breverted\x12\x1f\n" +
+	"\vrestored_at\x18\n" +
+	" \x01(\x03R\n" +
+	"restoredAt\"\xe9\x06\n" +
 	"\fJournalEntry\x12\x10\n" +
 	"\x03run\x18\x01 \x01(\tR\x03run\x12\x18\n" +
 	"\aattempt\x18\x02 \x01(\x05R\aattempt\x12\x1c\n" +
