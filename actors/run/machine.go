@@ -148,7 +148,7 @@ func (m *Machine) know(created *actorv1.Wake) bool {
 	if err != nil || run.GetId() != m.id || run.GetMinWriter() > records.Writer {
 		return false
 	}
-	m.take(run, kv.Mod)
+	m.take(run, kv.Mod, kv.Mod)
 	return true
 }
 

@@ -135,10 +135,12 @@ func pendingMachine(l *Ledger, m Machine) []Pending {
 	}
 	for _, entry := range m.Journal {
 		why := "the run knows its outcome"
-		if r := l.Run(entry.GetRun()); r != nil && r.Record != nil && entry.GetAckedAtRevision() == 0 {
+		if entry.GetAckedAtRevision() == 0 {
 			why = "its outcome is not acknowledged"
-		} else if r == nil || r.Record == nil {
-			continue // in quarantine for a day
+		}
+		r := l.Run(entry.GetRun())
+		if r == nil || r.Record == nil || entry.GetEpoch() < l.epoch && r.Created > l.restoredAt {
+			continue // in quarantine for a day: its run was deleted, or lost with a restore
 		}
 		pending = append(pending, Pending{
 			Run: entry.GetRun(), Node: m.Node, What: "a journal entry " + records.Word(entry.GetState()), Why: why, Since: l.now,

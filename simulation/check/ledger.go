@@ -33,6 +33,10 @@ type Ledger struct {
 	steppedAt time.Duration
 	// forgot says that some machine has lost what its journal held.
 	forgot bool
+	// restoredAt is when the store was last replaced by an older copy, raw says that one
+	// was without its procedure.
+	restoredAt time.Duration
+	raw        bool
 }
 
 // Run is what has happened of one run.
@@ -47,6 +51,8 @@ type Run struct {
 	Assignments []Assignment
 	// Commands are those that were started for the run, in order.
 	Commands []*Command
+	// Former are those of a run of the same name that was lost with a restore.
+	Former []*Command
 	// Created is when the record was created, Queued when the current attempt began to
 	// wait, Wished when the wish in the record came there, Left when a placement was
 	// last given up, all in true time.
@@ -182,6 +188,10 @@ func (l *Ledger) apply(e history.Event) {
 	case history.KindCommit:
 		if c, ok := e.Detail.(history.Commit); ok {
 			l.commit(c)
+		}
+	case history.KindRestore:
+		if restore, ok := e.Detail.(history.Restore); ok {
+			l.restore(restore)
 		}
 	case history.KindFault:
 		if f, ok := e.Detail.(history.Fault); ok {
@@ -361,27 +371,32 @@ func (r *Run) Current(attempt, placement int32) bool {
 func (l *Ledger) commit(c history.Commit) {
 	l.changed, l.broken = l.changed[:0], nil
 	for _, change := range c.Changes {
-		kind, rest, _ := strings.Cut(strings.TrimPrefix(change.Key, l.config.Keys.Root), "/")
-		switch kind {
-		case "runs":
-			l.record(change)
-		case "live":
-			l.touch(records.LastPart(rest)).Live = change.After != nil
-		case "gone":
-			r := l.touch(records.LastPart(rest))
-			r.Forgotten = r.Gone && change.After == nil
-			r.Gone = change.After != nil
-		case "assignments":
-			l.assignment(rest, change)
-		case "meta":
-			cluster := &recordv1.Cluster{}
-			if change.Key == l.config.Keys.Cluster() && change.After != nil && records.Decode(*change.After, cluster) == nil {
-				l.epoch = cluster.GetEpoch()
-			}
-		}
+		l.place(change)
 	}
 	for _, r := range l.changed {
 		l.settle(r)
+	}
+}
+
+// place puts a change of a key where it belongs.
+func (l *Ledger) place(change history.Change) {
+	kind, rest, _ := strings.Cut(strings.TrimPrefix(change.Key, l.config.Keys.Root), "/")
+	switch kind {
+	case "runs":
+		l.record(change)
+	case "live":
+		l.touch(records.LastPart(rest)).Live = change.After != nil
+	case "gone":
+		r := l.touch(records.LastPart(rest))
+		r.Forgotten = r.Gone && change.After == nil
+		r.Gone = change.After != nil
+	case "assignments":
+		l.assignment(rest, change)
+	case "meta":
+		cluster := &recordv1.Cluster{}
+		if change.Key == l.config.Keys.Cluster() && change.After != nil && records.Decode(*change.After, cluster) == nil {
+			l.epoch = cluster.GetEpoch()
+		}
 	}
 }
 
@@ -440,6 +455,11 @@ func (l *Ledger) settle(r *Run) {
 	case r.Before == nil && r.Record != nil:
 		r.Created, r.Queued, r.Misdated = l.now, l.now, l.misdates()
 		// A name that is used again, when its tombstone is gone, begins anew.
+		for _, c := range r.Commands {
+			if l.restoredAt > 0 && !c.Alive {
+				r.Former = append(r.Former, c)
+			}
+		}
 		r.Commands, r.tokens = r.Alive(), nil
 	case r.Before != nil && r.Record == nil:
 		r.Deleted++
@@ -451,6 +471,11 @@ func (l *Ledger) settle(r *Run) {
 	if r.Before.GetWish().GetReason() != r.Record.GetWish().GetReason() {
 		r.Wished = l.now
 	}
+	l.index(r)
+}
+
+// index keeps a run among the live ones while it is.
+func (l *Ledger) index(r *Run) {
 	isLive := r.Record != nil && !r.Terminal()
 	switch {
 	case isLive && r.liveIndex < 0:

@@ -1,6 +1,9 @@
 package check
 
 import (
+	"slices"
+	"strings"
+
 	"github.com/errand-run/errand/cluster/records"
 	recordv1 "github.com/errand-run/errand/messages/errand/record/v1"
 	"github.com/errand-run/errand/simulation/history"
@@ -12,15 +15,21 @@ import (
 // done at any later time, or never. That a run ends is no client's doing: the commit
 // that ended it is an operation of that very moment.
 type linearizable struct {
-	open  map[uint64]int
+	open  map[uint64]opened
 	spans map[string][]span
 	runs  []string
 	// called are the runs of which clients have spoken.
 	called map[string]bool
 }
 
+// opened is where the operation of a call without an answer is.
+type opened struct {
+	run   string
+	index int
+}
+
 func newLinearizable() *linearizable {
-	return &linearizable{open: map[uint64]int{}, spans: map[string][]span{}, called: map[string]bool{}}
+	return &linearizable{open: map[uint64]opened{}, spans: map[string][]span{}, called: map[string]bool{}}
 }
 
 func (*linearizable) Guarantee() Guarantee { return Linearizable }
@@ -39,6 +48,8 @@ type outcome struct {
 const (
 	verbEnd    = "end"
 	verbForget = "forget"
+	// verbRestore comes before the name of a state: an older copy holds the run so.
+	verbRestore = "restore "
 )
 
 func (c *linearizable) Observe(l *Ledger, e history.Event, _ func(Finding)) {
@@ -51,6 +62,8 @@ func (c *linearizable) Observe(l *Ledger, e history.Event, _ func(Finding)) {
 		if call, ok := e.Detail.(history.Call); ok {
 			c.answer(e, call)
 		}
+	case history.KindRestore:
+		c.restored(l, e)
 	case history.KindCommit:
 		for _, r := range l.Changed() {
 			if r.Terminal() && (r.Before == nil || !records.Terminal(r.Before.GetStatus())) {
@@ -61,6 +74,32 @@ func (c *linearizable) Observe(l *Ledger, e history.Event, _ func(Finding)) {
 			}
 		}
 	default:
+	}
+}
+
+// restored forgets what clients were told before the store went back. What a run is now
+// it is from here on, and a call without an answer may still be done, or was lost.
+func (c *linearizable) restored(l *Ledger, e history.Event) {
+	var open []span
+	var of []string
+	for _, run := range c.runs {
+		for _, s := range c.spans[run] {
+			if s.end == never {
+				s.call = e.At
+				open, of = append(open, s), append(of, run)
+			}
+		}
+	}
+	clear(c.open)
+	clear(c.spans)
+	c.runs = nil
+	for _, r := range l.Runs() {
+		if r.Record != nil || r.Gone {
+			c.add(r.ID, moment(e, verbRestore+stateOf(r).String()))
+		}
+	}
+	for i, s := range open {
+		c.add(of[i], s)
 	}
 }
 
@@ -83,13 +122,13 @@ func (c *linearizable) call(e history.Event, call history.Call) {
 		return
 	}
 	c.called[call.Run] = true
-	c.open[call.ID] = len(c.spans[call.Run])
+	c.open[call.ID] = opened{call.Run, len(c.spans[call.Run])}
 	c.add(call.Run, span{in: operation{verb: call.Verb}, call: e.At, end: never})
 }
 
 func (c *linearizable) answer(e history.Event, call history.Call) {
-	i, known := c.open[call.ID]
-	if !known || i >= len(c.spans[call.Run]) {
+	at, known := c.open[call.ID]
+	if !known {
 		return
 	}
 	delete(c.open, call.ID)
@@ -104,7 +143,7 @@ func (c *linearizable) answer(e history.Event, call history.Call) {
 		out.exists = detail != nil
 		out.ended = records.Terminal(detail.GetStatus())
 	}
-	s := &c.spans[call.Run][i]
+	s := &c.spans[at.run][at.index]
 	s.out, s.end = out, e.At
 }
 
@@ -126,6 +165,24 @@ const (
 	gone
 )
 
+var stateNames = [...]string{"absent", "present", "finished", "gone"}
+
+func (s state) String() string { return stateNames[s] }
+
+// stateOf is the state of a run in the store.
+func stateOf(r *Run) state {
+	switch {
+	case r.Gone:
+		return gone
+	case r.Record == nil:
+		return absent
+	case r.Terminal():
+		return finished
+	default:
+		return present
+	}
+}
+
 // step tells whether an answer is possible in a state, and what comes of it.
 func step(s state, in operation, out outcome) (bool, state) {
 	switch in.verb {
@@ -133,6 +190,9 @@ func step(s state, in operation, out outcome) (bool, state) {
 		return s == present, finished
 	case verbForget:
 		return s == gone, absent
+	}
+	if name, ok := strings.CutPrefix(in.verb, verbRestore); ok {
+		return true, state(slices.Index(stateNames[:], name)) //nolint:gosec // one of four
 	}
 	if in.verb == VerbGet {
 		return !out.known || out.refused || out.exists == (s == present || s == finished) && out.ended == (s == finished), s

@@ -2,6 +2,7 @@ package check
 
 import (
 	"fmt"
+	"time"
 
 	"github.com/errand-run/errand/cluster/records"
 	recordv1 "github.com/errand-run/errand/messages/errand/record/v1"
@@ -22,16 +23,25 @@ const (
 // deleted, a cancel is in the record when it is acknowledged, and the end of a
 // command reaches its run: at once the code, where nothing was disturbed, and a late
 // exit at the least, where a machine was given up and came back.
-type g8NothingLost struct{}
+type g8NothingLost struct {
+	// asked is when each open call began.
+	asked map[uint64]time.Duration
+}
 
-func (g8NothingLost) Guarantee() Guarantee { return G8 }
+func (*g8NothingLost) Guarantee() Guarantee { return G8 }
 
-func (g g8NothingLost) Observe(l *Ledger, e history.Event, report func(Finding)) {
+func (g *g8NothingLost) Observe(l *Ledger, e history.Event, report func(Finding)) {
 	switch e.Kind {
+	case history.KindCall:
+		if call, ok := e.Detail.(history.Call); ok {
+			g.asked[call.ID] = e.At
+		}
 	case history.KindAnswer:
 		call, ok := e.Detail.(history.Call)
-		if !ok || call.Outcome != "ok" {
-			return
+		asked := g.asked[call.ID]
+		delete(g.asked, call.ID)
+		if !ok || call.Outcome != "ok" || l.RestoredSince(asked) {
+			return // what the store had, it may have lost with its restore
 		}
 		if text := acknowledged(l, call); text != "" {
 			report(Finding{Run: call.Run, Text: text})
@@ -91,7 +101,7 @@ func unseen(l *Ledger, r *Run) string {
 	return fmt.Sprintf("%v ended with %d and the record has no code", c, c.Code)
 }
 
-func (g8NothingLost) Finish(l *Ledger, facts Facts, report func(Finding)) {
+func (*g8NothingLost) Finish(l *Ledger, facts Facts, report func(Finding)) {
 	if !facts.Settled {
 		return
 	}
@@ -101,7 +111,7 @@ func (g8NothingLost) Finish(l *Ledger, facts Facts, report func(Finding)) {
 		}
 		for _, c := range r.Commands {
 			m := facts.machine(c.Node)
-			if c.Alive || m == nil || m.Broken || m.JournalLost || reached(r, c) {
+			if c.Alive || l.RestoredSince(c.Started) || m == nil || m.Broken || m.JournalLost || reached(r, c) {
 				continue
 			}
 			report(Finding{Run: r.ID, Node: c.Node, Text: fmt.Sprintf("%v ended (%s) and the record does not say so", c, c.Cause)})

@@ -2,6 +2,7 @@ package check
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/errand-run/errand/cluster/records"
 	recordv1 "github.com/errand-run/errand/messages/errand/record/v1"
@@ -47,6 +48,9 @@ func (g7NoInventedOutcome) judge(r *Run) string {
 	for _, late := range run.GetLateExits() {
 		exit := late.GetExit()
 		if exit == nil || exit.Code == nil || exit.GetFenced() {
+			continue
+		}
+		if formerly(r, late) {
 			continue
 		}
 		if text := invented(r, late.GetAttempt(), late.GetPlacement(), exit.GetCode(), exit.GetSignal()); text != "" {
@@ -101,6 +105,17 @@ func lastAttempt(run *recordv1.Run) *recordv1.Attempt {
 	return nil
 }
 
+// formerly tells whether an exit that came late is that of a command of a run of the
+// same name, which was lost with a restore.
+func formerly(r *Run, late *recordv1.LateExit) bool {
+	return slices.ContainsFunc(slices.Concat(r.Former, r.Commands), func(c *Command) bool {
+		return c.Attempt == late.GetAttempt() && c.Placement == late.GetPlacement() && !c.Alive && endSeen(c) && c.Code == late.GetExit().GetCode()
+	})
+}
+
+// endSeen tells whether anybody saw with what code a command ended.
+func endSeen(c *Command) bool { return c.Cause == "itself" || c.Cause == "signal" || c.Cause == "kill" }
+
 // invented says what is wrong with a recorded exit code.
 func invented(r *Run, attempt, placement, code, signal int32) string {
 	c := r.CommandOf(attempt, placement)
@@ -109,7 +124,7 @@ func invented(r *Run, attempt, placement, code, signal int32) string {
 		return fmt.Sprintf("exit code %d of attempt %d placement %d, which was never started", code, attempt, placement)
 	case c.Alive:
 		return fmt.Sprintf("exit code %d of %v, which has not ended", code, c)
-	case c.Cause != "itself" && c.Cause != "signal" && c.Cause != "kill":
+	case !endSeen(c):
 		return fmt.Sprintf("exit code %d of %v, which was ended by %s: nobody saw a code", code, c, c.Cause)
 	case c.Code != code:
 		return fmt.Sprintf("exit code %d of %v, which ended with %d", code, c, c.Code)

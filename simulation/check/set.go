@@ -35,7 +35,7 @@ func New(config Config) *Set {
 		g4TerminalMeansGone{},
 		g7NoInventedOutcome{},
 		&g7Dates{},
-		g8NothingLost{},
+		&g8NothingLost{asked: map[uint64]time.Duration{}},
 		g9Bounded{},
 		&g9NotEarly{nodes: config.Nodes},
 		g10Clean{},
@@ -57,7 +57,7 @@ func New(config Config) *Set {
 func (s *Set) Observe(e history.Event) {
 	s.step, s.at = e.Step, e.At
 	switch e.Kind {
-	case history.KindCommand, history.KindCommit, history.KindCall, history.KindAnswer, history.KindFault, history.KindDaemon, history.KindMachine:
+	case history.KindCommand, history.KindCommit, history.KindRestore, history.KindCall, history.KindAnswer, history.KindFault, history.KindDaemon, history.KindMachine:
 	default:
 		return
 	}
@@ -122,6 +122,9 @@ func (s *Set) reporter(checker Checker) func(Finding) {
 // add keeps the first finding of its kind: what is wrong once is often wrong at
 // every step after.
 func (s *Set) add(guarantee Guarantee, f Finding) {
+	if s.ledger.raw && f.Outside == "" && guarantee != Canary {
+		f.Outside = "the store was replaced by an older copy without the procedure of a restore"
+	}
 	key := seenKey{guarantee, f.Run, f.Node, f.Outside != ""}
 	if s.seen[key] {
 		return

@@ -86,7 +86,7 @@ func (g3NoTwoAtOnce) started(l *Ledger, e history.Event, report func(Finding)) {
 			})
 		}
 	}
-	if r.Terminal() || r.Current(e.Attempt, e.Placement) {
+	if r.Terminal() || r.Current(e.Attempt, e.Placement) || l.fading() {
 		return // a start after the end is G4's
 	}
 	report(Finding{

@@ -42,9 +42,11 @@ const (
 	KindStore
 	// KindTurn is one turn of an actor.
 	KindTurn
+	// KindRestore is a store that was replaced by an older copy: Restore.
+	KindRestore
 )
 
-var kindNames = [...]string{"", "command", "commit", "packet", "fault", "daemon", "machine", "call", "answer", "log", "sandbox", "store", "turn"}
+var kindNames = [...]string{"", "command", "commit", "packet", "fault", "daemon", "machine", "call", "answer", "log", "sandbox", "store", "turn", "restore"}
 
 // String returns the kind in one word.
 func (k Kind) String() string {
@@ -112,6 +114,15 @@ type Fault struct {
 	// clock that drifts beyond the bound, a pause that boottime does not count, a kill
 	// slower than its budget.
 	Outside bool `json:"outside,omitempty"`
+}
+
+// Restore is the detail of a KindRestore.
+type Restore struct {
+	// Records is all that the copy holds.
+	Records []records.KV
+	// Raw says that the procedure of a restore was not kept to: revisions come again, and
+	// nodes are not told.
+	Raw bool
 }
 
 // Call is the detail of a KindCall and, with its Outcome set, of the KindAnswer.

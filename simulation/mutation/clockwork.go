@@ -1,12 +1,14 @@
 package mutation
 
 import (
+	"slices"
 	"time"
 
 	"google.golang.org/protobuf/proto"
 
 	"github.com/errand-run/errand/actors"
 	"github.com/errand-run/errand/cluster/records"
+	recordv1 "github.com/errand-run/errand/messages/errand/record/v1"
 	"github.com/errand-run/errand/nodes"
 )
 
@@ -29,6 +31,26 @@ func healthIgnored(seat Seat) {
 // peersNotCompared takes a wall clock for a good one that keeps pace, however far it is
 // from those of the others.
 func peersNotCompared(seat Seat) { seat.Ports.Peers = nil }
+
+// epochIgnored shows a node the cluster without what a restore has written.
+func epochIgnored(seat Seat) {
+	seat.Ports.Store = store{Store: seat.Ports.Store, after: func(_ records.Txn, result records.Result) records.Result {
+		for i, response := range result.Responses {
+			for k, kv := range response.KVs {
+				cluster := &recordv1.Cluster{}
+				if kindOf(kv.Key) != "meta" || records.Decode(kv, cluster) != nil {
+					continue
+				}
+				cluster.Epoch, cluster.RestoredAt, cluster.RestoredThrough = 1, 0, 0
+				response.KVs = slices.Clone(response.KVs)
+				response.KVs[k].Value = records.Encode(cluster)
+				result.Responses = slices.Clone(result.Responses)
+				result.Responses[i] = response
+			}
+		}
+		return result
+	}}
+}
 
 // endNotClamped dates the end of a run by the wall clock, be it before its start.
 func endNotClamped(seat Seat) {

@@ -119,6 +119,16 @@ func cancelsTooLate(p *plan.Plan) {
 	}
 }
 
+// restored puts the store back to what it was when runs waited and ran that have ended
+// since.
+func restored(p *plan.Plan) {
+	p.Options.SandboxesMax = 2
+	for k := range 6 * p.Options.Nodes {
+		submit(p, seconds(20)+seconds(k)/4, plan.NodeName(k%p.Options.Nodes), plan.Command{Takes: seconds(10)})
+	}
+	addFault(p, seconds(100), seconds(20), plan.StoreRestored{Age: seconds(70)})
+}
+
 // deleteRun adds the deletion of the run that was submitted last.
 func deleteRun(p *plan.Plan, at plan.Duration, node string) {
 	label := p.Workload[len(p.Workload)-1].Label

@@ -90,6 +90,7 @@ func Table() []Mutation {
 		{Name: "cancel always wins", Seeds: 10, How: "a stop is taken to have reached a command that had ended before", Breaks: []check.Guarantee{check.G7}, Wrap: stopsAlwaysReach, Wanted: quiet, Shape: cancelsTooLate},
 		{Name: "no tombstone", Seeds: 10, How: "a run is created although one of that name was deleted", Breaks: []check.Guarantee{check.G1}, Wrap: tombstonesIgnored, Wanted: quiet, Shape: reused},
 		{Name: "unknown sent again", Seeds: 20, How: "a write of unknown outcome is sent again, and the second answer taken for that of both", Breaks: []check.Guarantee{check.Linearizable}, Wrap: unknownSentAgain, Wanted: quiet, Shape: reusedUnsurely},
+		{Name: "epoch ignored", Seeds: 10, How: "a node takes the epoch of a restored store for that of before", Breaks: together, Wrap: epochIgnored, Wanted: quiet, Shape: restored},
 		{Name: "absent written again", Seeds: 10, How: "a run that is not there any more is taken for what it was last, and written", Breaks: []check.Guarantee{check.G1}, Wrap: absentWritten, Wanted: quiet, Shape: retired},
 		{Name: "footprints ignored", Seeds: 10, How: "transactions travel together whatever they touch", Breaks: []check.Guarantee{check.Together}, Wrap: flawed(etcd.FlawFootprints), Wanted: quiet, Shape: crowded},
 		{Name: "unknown batch resent singly", Seeds: 30, How: "what travelled together without an answer is sent again one by one", Breaks: []check.Guarantee{check.Together}, Wrap: flawed(etcd.FlawUnknownResent), Wanted: quiet, Shape: crowdedUnsurely},

@@ -319,6 +319,17 @@ var recipes = []recipe{
 		}
 		d.add(pick(d.Rand, d.lasts(), d.lasts(), d.o.Length.D()), f)
 	}},
+	{ClassStore, 0.15, func(d *drawer) {
+		f := StoreRestored{Age: Duration(between(d.Rand, 0, pick(d.Rand, 10*time.Second, time.Minute, 5*time.Minute))), Online: chance(d.Rand, 0.5) && !d.o.Solo}
+		lasts := between(d.Rand, time.Second, time.Minute)
+		if f.Online {
+			lasts += windowLong / 2
+		}
+		d.add(lasts, f)
+	}},
+	{ClassStore, 0.05, func(d *drawer) {
+		d.add(0, StoreRestored{Age: Duration(between(d.Rand, 0, 3*time.Minute)), Raw: true})
+	}},
 	{ClassNode, 1, func(d *drawer) { d.add(d.lasts(), DiskErrors{Node: d.node(), Chance: d.Float64()}) }},
 	{ClassSandbox, 1.5, func(d *drawer) { d.add(d.lasts(), Flaky{Node: d.node(), Chance: d.Float64()}) }},
 }

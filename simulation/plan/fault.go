@@ -119,6 +119,7 @@ var kinds = []What{
 	LeaseRevoked{},
 	Compaction{},
 	StoreRefuses{},
+	StoreRestored{},
 	DoubledTell{},
 	SlowCreate{},
 	FailedStart{},
@@ -308,6 +309,18 @@ type (
 	}
 	// Compaction compacts the store up to now.
 	Compaction struct{}
+	// StoreRestored replaces the store by the copy that was made some time before: at its
+	// beginning with all daemons down, which come back at its end, or at its end, if
+	// nobody could reach the store meanwhile. The procedure of a restore is kept to:
+	// revisions go on, the epoch is raised, all sessions are deleted.
+	StoreRestored struct {
+		Age Duration `json:"age"`
+		// Online leaves the daemons as they are and keeps them from the store.
+		Online bool `json:"online,omitempty"`
+		// Raw does nothing but replace the store, at the beginning: outside of what is
+		// promised.
+		Raw bool `json:"raw,omitempty"`
+	}
 	// StoreRefuses lets the store refuse writes: it is full, or busy.
 	StoreRefuses struct {
 		Full bool `json:"full,omitempty"`

@@ -280,6 +280,15 @@ func (StoreRefuses) Class() Class { return ClassStore }
 func (StoreRefuses) On() string { return "" }
 
 // Kind names the fault.
+func (StoreRestored) Kind() string { return "store_restored" }
+
+// Class is store.
+func (StoreRestored) Class() Class { return ClassStore }
+
+// On names no node.
+func (StoreRestored) On() string { return "" }
+
+// Kind names the fault.
 func (SlowCreate) Kind() string { return "slow_create" }
 
 // Class is sandbox.

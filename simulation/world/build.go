@@ -55,8 +55,9 @@ func (w *World) build() {
 
 // found writes what the first daemon of a cluster writes before any node comes up.
 func (w *World) found() {
+	w.epoch = 1
 	cluster := &recordv1.Cluster{
-		Epoch: 1, Shards: w.keys.Shards, Hash: records.HashName, Solo: w.plan.Options.Solo, MinWriter: records.Writer, Id: "simulated",
+		Epoch: w.epoch, Shards: w.keys.Shards, Hash: records.HashName, Solo: w.plan.Options.Solo, MinWriter: records.Writer, Id: "simulated",
 	}
 	put := w.keys.Found(cluster).Then[0]
 	_, err := w.Store.Admin(&etcd.Txn{Then: []etcd.Op{{Kind: etcd.Put, Span: etcd.Span{Key: put.Key}, Value: put.Value}}})

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/errand-run/errand/simulation/etcd"
 	"github.com/errand-run/errand/simulation/history"
 	"github.com/errand-run/errand/simulation/machine"
 	"github.com/errand-run/errand/simulation/plan"
@@ -27,6 +28,9 @@ type active struct {
 	stop func()
 	// older is the copy of the disk that a DiskRevert puts back, nil if there is none.
 	older *machine.DiskCopy
+	// snapshot is the copy of the store that a StoreRestored puts back, nil if there is
+	// none.
+	snapshot *etcd.Snapshot
 }
 
 func (f *faults) init(w *World) {
@@ -35,6 +39,9 @@ func (f *faults) init(w *World) {
 		a := &active{Fault: fault}
 		if early, ok := fault.What.(plan.DiskRevert); ok {
 			f.copyEarly(a, early)
+		}
+		if early, ok := fault.What.(plan.StoreRestored); ok {
+			w.timeline.After(max((fault.Begin-early.Age).D(), firstCopy), func() { a.snapshot = w.Store.Snapshot() })
 		}
 		w.timeline.After(fault.Begin.D(), func() { f.begin(a) })
 	}

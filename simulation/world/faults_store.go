@@ -44,6 +44,8 @@ func (w *World) applyStore(a *active) (end func()) {
 	case plan.StoreRefuses:
 		w.refreshStoreLinks()
 		return w.refreshStoreLinks
+	case plan.StoreRestored:
+		return w.applyRestore(a, f)
 	default:
 		panic(fmt.Sprintf("world: nobody applies %s", a.What.Kind()))
 	}
@@ -97,6 +99,8 @@ func (w *World) refreshStoreLinks() {
 				if f.Node == "" || f.Node == s.name {
 					cut, mute = cut || !f.Answers, mute || f.Answers
 				}
+			case plan.StoreRestored:
+				cut = cut || w.online(f)
 			case plan.WatchLag:
 				if f.Node == s.name {
 					link.WatchLag = max(link.WatchLag, f.By.D())

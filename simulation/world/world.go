@@ -87,6 +87,8 @@ type World struct {
 
 	seats  map[string]*seat
 	sorted []*seat
+	// epoch is that of the last restore, or of the beginning.
+	epoch int64
 	// up are the names that the members take for present.
 	up     map[string]bool
 	order  stepping.Order
