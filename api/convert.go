@@ -40,12 +40,18 @@ func publicRun(run *recordv1.Run, at records.KV) *errandv1.Run {
 		Revision:  at.Mod,
 
 		Transactions: at.Version,
+		Attempt:      run.GetAttempt(),
 	}
 	if !records.Terminal(run.GetStatus()) {
 		shown.Stopping = publicReason(run.GetWish().GetReason())
 		if shown.Reason == errandv1.Reason_REASON_UNSPECIFIED && shown.Message == "" {
 			// What keeps a pending run from its start (G11).
-			shown.Message = run.GetHoldMessage()
+			if shown.Message = run.GetHoldMessage(); shown.Message == "" {
+				shown.Message = waitsForAttempt(run)
+			}
+		}
+		if run.GetPlacement() == nil {
+			shown.NotBefore = timeOf(run.GetNotBefore())
 		}
 	}
 	for _, attempt := range run.GetAttempts() {
@@ -116,6 +122,7 @@ func publicSpec(spec *recordv1.Spec) *errandv1.RunSpec {
 		Timeout:       durationOf(spec.GetTimeoutMs()),
 		StartDeadline: durationOf(spec.GetStartDeadlineMs()),
 		StopGrace:     durationOf(spec.GetStopGraceMs()),
+		Retry:         publicRetry(spec.GetRetry()),
 	}
 	if len(spec.GetEnv()) > 0 {
 		shown.Env = make(map[string]string, len(spec.GetEnv()))

@@ -47,7 +47,7 @@ func resolve(request *errandv1.CreateRunRequest, drivers []string, nowMs int64) 
 	c.labels("labels", request.GetLabels())
 	trigger := c.trigger(request.GetTrigger())
 	c.key(request.GetIdempotencyKey())
-	spec := c.spec(request.GetSpec(), drivers)
+	spec := c.spec(request.GetSpec(), trigger, drivers)
 	if len(c.violations) > 0 {
 		return resolved{}, c.violations
 	}
@@ -65,7 +65,7 @@ func resolve(request *errandv1.CreateRunRequest, drivers []string, nowMs int64) 
 			CreatedAt: nowMs,
 			QueuedAt:  nowMs,
 			Attempt:   1,
-			MinWriter: records.Writer,
+			MinWriter: records.MinWriter(spec),
 		},
 	}, nil
 }
@@ -99,7 +99,7 @@ func (c *checker) trigger(trigger errandv1.Trigger) errandv1.Trigger {
 	return trigger
 }
 
-func (c *checker) spec(spec *errandv1.RunSpec, drivers []string) *recordv1.Spec {
+func (c *checker) spec(spec *errandv1.RunSpec, trigger errandv1.Trigger, drivers []string) *recordv1.Spec {
 	if spec == nil {
 		c.add("spec", "is missing")
 		return nil
@@ -126,6 +126,7 @@ func (c *checker) spec(spec *errandv1.RunSpec, drivers []string) *recordv1.Spec 
 		TimeoutMs:       c.duration("spec.timeout", spec.GetTimeout(), TimeoutDefault, timeoutMax),
 		StartDeadlineMs: c.duration("spec.start_deadline", spec.GetStartDeadline(), StartDeadlineDefault, startDeadlineMax),
 		StopGraceMs:     c.duration("spec.stop_grace", spec.GetStopGrace(), StopGraceDefault, stopGraceMax),
+		Retry:           c.retry(trigger, spec.GetRetry()),
 	}
 	if len(c.violations) == 0 {
 		if size := proto.Size(made); size > specBytesMax {

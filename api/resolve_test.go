@@ -41,7 +41,7 @@ func TestResolveFillsInTheDefaultsOfTheContract(t *testing.T) {
 	}
 	want := &recordv1.Run{
 		App: "default", Trigger: recordv1.Trigger_TRIGGER_API, Status: recordv1.Status_STATUS_PENDING,
-		CreatedAt: testNowMs, QueuedAt: testNowMs, Attempt: 1, MinWriter: records.Writer,
+		CreatedAt: testNowMs, QueuedAt: testNowMs, Attempt: 1, MinWriter: records.FirstWriter,
 		Spec: &recordv1.Spec{
 			Driver: "containerd", Image: "busybox", Env: []string{"A=1=x", "A_B=", "B=2"},
 			TimeoutMs: 8 * 3600 * 1000, StartDeadlineMs: 5 * 60 * 1000, StopGraceMs: 10 * 1000,

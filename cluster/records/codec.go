@@ -9,8 +9,20 @@ import (
 )
 
 // Writer is the version of the writing rules that this binary follows. A record
-// whose min_writer is above it must not be changed by this binary.
-const Writer uint32 = 1
+// whose min_writer is above it must not be changed by this binary. Version 2 knows
+// that a run may have several attempts.
+const Writer uint32 = 2
+
+// FirstWriter is the version that every binary follows.
+const FirstWriter uint32 = 1
+
+// MinWriter is the least version that may change the record of a run of a spec.
+func MinWriter(spec *recordv1.Spec) uint32 {
+	if spec.GetRetry() != nil {
+		return 2
+	}
+	return FirstWriter
+}
 
 // Encode returns the stored form of a record: the same bytes for the same record.
 func Encode(record proto.Message) []byte {

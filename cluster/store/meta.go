@@ -17,7 +17,7 @@ func (s *Store) EnsureCluster(ctx context.Context, keys records.Keys, solo bool)
 		return nil, records.Errorf(records.ClassInvalid, "a cluster has at least one shard, not %d", keys.Shards)
 	}
 	wanted := &recordv1.Cluster{
-		Epoch: 1, Shards: keys.Shards, Hash: records.HashName, Solo: solo, MinWriter: records.Writer, Id: rand.Text(),
+		Epoch: 1, Shards: keys.Shards, Hash: records.HashName, Solo: solo, MinWriter: records.FirstWriter, Id: rand.Text(),
 	}
 	var backoff retries
 	for {

@@ -26,6 +26,7 @@ type shown struct {
 	StartedAt time.Time `json:"startedAt"`
 	EndedAt   time.Time `json:"endedAt"`
 	ExitCode  *int      `json:"exitCode"`
+	Attempt   int       `json:"attempt"`
 	Attempts  []struct {
 		Number      int       `json:"number"`
 		StartedAt   time.Time `json:"startedAt"`
@@ -33,6 +34,8 @@ type shown struct {
 		Signal      int       `json:"signal"`
 		Signals     []signal  `json:"signals"`
 		LogComplete bool      `json:"logComplete"`
+		Reason      string    `json:"reason"`
+		ExitCode    *int      `json:"exitCode"`
 	} `json:"attempts"`
 }
 

@@ -246,6 +246,59 @@ func (Trigger) EnumDescriptor() ([]byte, []int) {
 	return file_errand_v1_run_proto_rawDescGZIP(), []int{2}
 }
 
+// OnNodeLoss is what becomes of a run whose attempt was lost with its node or sandbox,
+// or stopped by a drain: its command may have been started, and its end was not its own.
+type OnNodeLoss int32
+
+const (
+	// RETRY with retries above 0, else FAIL.
+	OnNodeLoss_ON_NODE_LOSS_UNSPECIFIED OnNodeLoss = 0
+	OnNodeLoss_ON_NODE_LOSS_FAIL        OnNodeLoss = 1
+	// Another attempt, at most 5 times, which no retry pays for.
+	OnNodeLoss_ON_NODE_LOSS_RETRY OnNodeLoss = 2
+)
+
+// Enum value maps for OnNodeLoss.
+var (
+	OnNodeLoss_name = map[int32]string{
+		0: "ON_NODE_LOSS_UNSPECIFIED",
+		1: "ON_NODE_LOSS_FAIL",
+		2: "ON_NODE_LOSS_RETRY",
+	}
+	OnNodeLoss_value = map[string]int32{
+		"ON_NODE_LOSS_UNSPECIFIED": 0,
+		"ON_NODE_LOSS_FAIL":        1,
+		"ON_NODE_LOSS_RETRY":       2,
+	}
+)
+
+func (x OnNodeLoss) Enum() *OnNodeLoss {
+	p := new(OnNodeLoss)
+	*p = x
+	return p
+}
+
+func (x OnNodeLoss) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (OnNodeLoss) Descriptor() protoreflect.EnumDescriptor {
+	return file_errand_v1_run_proto_enumTypes[3].Descriptor()
+}
+
+func (OnNodeLoss) Type() protoreflect.EnumType {
+	return &file_errand_v1_run_proto_enumTypes[3]
+}
+
+func (x OnNodeLoss) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use OnNodeLoss.Descriptor instead.
+func (OnNodeLoss) EnumDescriptor() ([]byte, []int) {
+	return file_errand_v1_run_proto_rawDescGZIP(), []int{3}
+}
+
 // Stream tells the command's two outputs apart.
 type Stream int32
 
@@ -280,11 +333,11 @@ func (x Stream) String() string {
 }
 
 func (Stream) Descriptor() protoreflect.EnumDescriptor {
-	return file_errand_v1_run_proto_enumTypes[3].Descriptor()
+	return file_errand_v1_run_proto_enumTypes[4].Descriptor()
 }
 
 func (Stream) Type() protoreflect.EnumType {
-	return &file_errand_v1_run_proto_enumTypes[3]
+	return &file_errand_v1_run_proto_enumTypes[4]
 }
 
 func (x Stream) Number() protoreflect.EnumNumber {
@@ -293,7 +346,7 @@ func (x Stream) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Stream.Descriptor instead.
 func (Stream) EnumDescriptor() ([]byte, []int) {
-	return file_errand_v1_run_proto_rawDescGZIP(), []int{3}
+	return file_errand_v1_run_proto_rawDescGZIP(), []int{4}
 }
 
 // RunSpec is what to run and within which bounds.
@@ -324,7 +377,10 @@ type RunSpec struct {
 	// How long the run may stay pending; 5 min when unset.
 	StartDeadline *durationpb.Duration `protobuf:"bytes,12,opt,name=start_deadline,json=startDeadline,proto3" json:"start_deadline,omitempty"`
 	// Between the stop signal and the kill; 10 s when unset.
-	StopGrace     *durationpb.Duration `protobuf:"bytes,13,opt,name=stop_grace,json=stopGrace,proto3" json:"stop_grace,omitempty"`
+	StopGrace *durationpb.Duration `protobuf:"bytes,13,opt,name=stop_grace,json=stopGrace,proto3" json:"stop_grace,omitempty"`
+	// What is tried again; one attempt when unset. Nobody waits at a run that is: with
+	// the triggers MANUAL and CONSOLE it is refused.
+	Retry         *Retry `protobuf:"bytes,14,opt,name=retry,proto3" json:"retry,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -450,6 +506,116 @@ func (x *RunSpec) GetStopGrace() *durationpb.Duration {
 	return nil
 }
 
+func (x *RunSpec) GetRetry() *Retry {
+	if x != nil {
+		return x.Retry
+	}
+	return nil
+}
+
+// Retry says what is tried again. An attempt that provably never started is placed
+// again without it, and uses nothing up.
+type Retry struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Attempts beyond the first that failures of the command may take: 0 to 100.
+	Retries int32 `protobuf:"varint,1,opt,name=retries,proto3" json:"retries,omitempty"`
+	// The failures that take one, each a code ("1"), a range of codes ("2-63"),
+	// "signal", "oom" or "timeout". Empty: all.
+	Only []string `protobuf:"bytes,2,rep,name=only,proto3" json:"only,omitempty"`
+	// Those that never do, though only has them.
+	Never []string `protobuf:"bytes,3,rep,name=never,proto3" json:"never,omitempty"`
+	// The wait before the second attempt; 10 s when unset. It doubles with each.
+	Backoff *durationpb.Duration `protobuf:"bytes,4,opt,name=backoff,proto3" json:"backoff,omitempty"`
+	// What the wait grows to; 5 min when unset, or the backoff if that is longer. The
+	// same as the backoff: the wait is constant.
+	BackoffMax *durationpb.Duration `protobuf:"bytes,5,opt,name=backoff_max,json=backoffMax,proto3" json:"backoff_max,omitempty"`
+	// By up to how much the waits of a run are longer, by its id, so that many runs do
+	// not come at once: 0 to 100; 10 when unset.
+	JitterPercent *int32     `protobuf:"varint,6,opt,name=jitter_percent,json=jitterPercent,proto3,oneof" json:"jitter_percent,omitempty"`
+	OnNodeLoss    OnNodeLoss `protobuf:"varint,7,opt,name=on_node_loss,json=onNodeLoss,proto3,enum=errand.v1.OnNodeLoss" json:"on_node_loss,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Retry) Reset() {
+	*x = Retry{}
+	mi := &file_errand_v1_run_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Retry) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Retry) ProtoMessage() {}
+
+func (x *Retry) ProtoReflect() protoreflect.Message {
+	mi := &file_errand_v1_run_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Retry.ProtoReflect.Descriptor instead.
+func (*Retry) Descriptor() ([]byte, []int) {
+	return file_errand_v1_run_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *Retry) GetRetries() int32 {
+	if x != nil {
+		return x.Retries
+	}
+	return 0
+}
+
+func (x *Retry) GetOnly() []string {
+	if x != nil {
+		return x.Only
+	}
+	return nil
+}
+
+func (x *Retry) GetNever() []string {
+	if x != nil {
+		return x.Never
+	}
+	return nil
+}
+
+func (x *Retry) GetBackoff() *durationpb.Duration {
+	if x != nil {
+		return x.Backoff
+	}
+	return nil
+}
+
+func (x *Retry) GetBackoffMax() *durationpb.Duration {
+	if x != nil {
+		return x.BackoffMax
+	}
+	return nil
+}
+
+func (x *Retry) GetJitterPercent() int32 {
+	if x != nil && x.JitterPercent != nil {
+		return *x.JitterPercent
+	}
+	return 0
+}
+
+func (x *Retry) GetOnNodeLoss() OnNodeLoss {
+	if x != nil {
+		return x.OnNodeLoss
+	}
+	return OnNodeLoss_ON_NODE_LOSS_UNSPECIFIED
+}
+
 // Run is the record of one execution. It outlives its sandbox.
 type Run struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -472,7 +638,7 @@ type Run struct {
 	EndedAt   *timestamppb.Timestamp `protobuf:"bytes,14,opt,name=ended_at,json=endedAt,proto3" json:"ended_at,omitempty"`
 	// Absent unless it was observed from the process.
 	ExitCode *int32 `protobuf:"varint,15,opt,name=exit_code,json=exitCode,proto3,oneof" json:"exit_code,omitempty"`
-	// Oldest first; the last one is the current one.
+	// Oldest first. The last one is the current one, unless the run waits for another.
 	Attempts []*Attempt `protobuf:"bytes,16,rep,name=attempts,proto3" json:"attempts,omitempty"`
 	// The store's revision of this record: it grows with each change.
 	Revision int64 `protobuf:"varint,17,opt,name=revision,proto3" json:"revision,omitempty"`
@@ -480,14 +646,18 @@ type Run struct {
 	Stopping Reason `protobuf:"varint,18,opt,name=stopping,proto3,enum=errand.v1.Reason" json:"stopping,omitempty"`
 	// How many transactions have written this record since it was created: what the run
 	// has cost the store.
-	Transactions  int64 `protobuf:"varint,19,opt,name=transactions,proto3" json:"transactions,omitempty"`
+	Transactions int64 `protobuf:"varint,19,opt,name=transactions,proto3" json:"transactions,omitempty"`
+	// The number of the current attempt, from 1.
+	Attempt int32 `protobuf:"varint,20,opt,name=attempt,proto3" json:"attempt,omitempty"`
+	// A run that waits is not placed before this moment.
+	NotBefore     *timestamppb.Timestamp `protobuf:"bytes,21,opt,name=not_before,json=notBefore,proto3" json:"not_before,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Run) Reset() {
 	*x = Run{}
-	mi := &file_errand_v1_run_proto_msgTypes[1]
+	mi := &file_errand_v1_run_proto_msgTypes[2]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -499,7 +669,7 @@ func (x *Run) String() string {
 func (*Run) ProtoMessage() {}
 
 func (x *Run) ProtoReflect() protoreflect.Message {
-	mi := &file_errand_v1_run_proto_msgTypes[1]
+	mi := &file_errand_v1_run_proto_msgTypes[2]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -512,7 +682,7 @@ func (x *Run) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Run.ProtoReflect.Descriptor instead.
 func (*Run) Descriptor() ([]byte, []int) {
-	return file_errand_v1_run_proto_rawDescGZIP(), []int{1}
+	return file_errand_v1_run_proto_rawDescGZIP(), []int{2}
 }
 
 func (x *Run) GetId() string {
@@ -648,6 +818,20 @@ func (x *Run) GetTransactions() int64 {
 	return 0
 }
 
+func (x *Run) GetAttempt() int32 {
+	if x != nil {
+		return x.Attempt
+	}
+	return 0
+}
+
+func (x *Run) GetNotBefore() *timestamppb.Timestamp {
+	if x != nil {
+		return x.NotBefore
+	}
+	return nil
+}
+
 // Attempt is one try of a run.
 type Attempt struct {
 	state     protoimpl.MessageState `protogen:"open.v1"`
@@ -672,7 +856,7 @@ type Attempt struct {
 
 func (x *Attempt) Reset() {
 	*x = Attempt{}
-	mi := &file_errand_v1_run_proto_msgTypes[2]
+	mi := &file_errand_v1_run_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -684,7 +868,7 @@ func (x *Attempt) String() string {
 func (*Attempt) ProtoMessage() {}
 
 func (x *Attempt) ProtoReflect() protoreflect.Message {
-	mi := &file_errand_v1_run_proto_msgTypes[2]
+	mi := &file_errand_v1_run_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -697,7 +881,7 @@ func (x *Attempt) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Attempt.ProtoReflect.Descriptor instead.
 func (*Attempt) Descriptor() ([]byte, []int) {
-	return file_errand_v1_run_proto_rawDescGZIP(), []int{2}
+	return file_errand_v1_run_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *Attempt) GetNumber() int32 {
@@ -801,7 +985,7 @@ type SentSignal struct {
 
 func (x *SentSignal) Reset() {
 	*x = SentSignal{}
-	mi := &file_errand_v1_run_proto_msgTypes[3]
+	mi := &file_errand_v1_run_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -813,7 +997,7 @@ func (x *SentSignal) String() string {
 func (*SentSignal) ProtoMessage() {}
 
 func (x *SentSignal) ProtoReflect() protoreflect.Message {
-	mi := &file_errand_v1_run_proto_msgTypes[3]
+	mi := &file_errand_v1_run_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -826,7 +1010,7 @@ func (x *SentSignal) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SentSignal.ProtoReflect.Descriptor instead.
 func (*SentSignal) Descriptor() ([]byte, []int) {
-	return file_errand_v1_run_proto_rawDescGZIP(), []int{3}
+	return file_errand_v1_run_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *SentSignal) GetSignal() int32 {
@@ -874,7 +1058,7 @@ type CreateRunRequest struct {
 
 func (x *CreateRunRequest) Reset() {
 	*x = CreateRunRequest{}
-	mi := &file_errand_v1_run_proto_msgTypes[4]
+	mi := &file_errand_v1_run_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -886,7 +1070,7 @@ func (x *CreateRunRequest) String() string {
 func (*CreateRunRequest) ProtoMessage() {}
 
 func (x *CreateRunRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_errand_v1_run_proto_msgTypes[4]
+	mi := &file_errand_v1_run_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -899,7 +1083,7 @@ func (x *CreateRunRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateRunRequest.ProtoReflect.Descriptor instead.
 func (*CreateRunRequest) Descriptor() ([]byte, []int) {
-	return file_errand_v1_run_proto_rawDescGZIP(), []int{4}
+	return file_errand_v1_run_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *CreateRunRequest) GetApp() string {
@@ -955,7 +1139,7 @@ type CreateRunResponse struct {
 
 func (x *CreateRunResponse) Reset() {
 	*x = CreateRunResponse{}
-	mi := &file_errand_v1_run_proto_msgTypes[5]
+	mi := &file_errand_v1_run_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -967,7 +1151,7 @@ func (x *CreateRunResponse) String() string {
 func (*CreateRunResponse) ProtoMessage() {}
 
 func (x *CreateRunResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_errand_v1_run_proto_msgTypes[5]
+	mi := &file_errand_v1_run_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -980,7 +1164,7 @@ func (x *CreateRunResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateRunResponse.ProtoReflect.Descriptor instead.
 func (*CreateRunResponse) Descriptor() ([]byte, []int) {
-	return file_errand_v1_run_proto_rawDescGZIP(), []int{5}
+	return file_errand_v1_run_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *CreateRunResponse) GetRun() *Run {
@@ -1006,7 +1190,7 @@ type GetRunRequest struct {
 
 func (x *GetRunRequest) Reset() {
 	*x = GetRunRequest{}
-	mi := &file_errand_v1_run_proto_msgTypes[6]
+	mi := &file_errand_v1_run_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1018,7 +1202,7 @@ func (x *GetRunRequest) String() string {
 func (*GetRunRequest) ProtoMessage() {}
 
 func (x *GetRunRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_errand_v1_run_proto_msgTypes[6]
+	mi := &file_errand_v1_run_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1031,7 +1215,7 @@ func (x *GetRunRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetRunRequest.ProtoReflect.Descriptor instead.
 func (*GetRunRequest) Descriptor() ([]byte, []int) {
-	return file_errand_v1_run_proto_rawDescGZIP(), []int{6}
+	return file_errand_v1_run_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *GetRunRequest) GetId() string {
@@ -1050,7 +1234,7 @@ type GetRunResponse struct {
 
 func (x *GetRunResponse) Reset() {
 	*x = GetRunResponse{}
-	mi := &file_errand_v1_run_proto_msgTypes[7]
+	mi := &file_errand_v1_run_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1062,7 +1246,7 @@ func (x *GetRunResponse) String() string {
 func (*GetRunResponse) ProtoMessage() {}
 
 func (x *GetRunResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_errand_v1_run_proto_msgTypes[7]
+	mi := &file_errand_v1_run_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1075,7 +1259,7 @@ func (x *GetRunResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetRunResponse.ProtoReflect.Descriptor instead.
 func (*GetRunResponse) Descriptor() ([]byte, []int) {
-	return file_errand_v1_run_proto_rawDescGZIP(), []int{7}
+	return file_errand_v1_run_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *GetRunResponse) GetRun() *Run {
@@ -1104,7 +1288,7 @@ type ListRunsRequest struct {
 
 func (x *ListRunsRequest) Reset() {
 	*x = ListRunsRequest{}
-	mi := &file_errand_v1_run_proto_msgTypes[8]
+	mi := &file_errand_v1_run_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1116,7 +1300,7 @@ func (x *ListRunsRequest) String() string {
 func (*ListRunsRequest) ProtoMessage() {}
 
 func (x *ListRunsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_errand_v1_run_proto_msgTypes[8]
+	mi := &file_errand_v1_run_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1129,7 +1313,7 @@ func (x *ListRunsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListRunsRequest.ProtoReflect.Descriptor instead.
 func (*ListRunsRequest) Descriptor() ([]byte, []int) {
-	return file_errand_v1_run_proto_rawDescGZIP(), []int{8}
+	return file_errand_v1_run_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *ListRunsRequest) GetApp() string {
@@ -1195,7 +1379,7 @@ type ListRunsResponse struct {
 
 func (x *ListRunsResponse) Reset() {
 	*x = ListRunsResponse{}
-	mi := &file_errand_v1_run_proto_msgTypes[9]
+	mi := &file_errand_v1_run_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1207,7 +1391,7 @@ func (x *ListRunsResponse) String() string {
 func (*ListRunsResponse) ProtoMessage() {}
 
 func (x *ListRunsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_errand_v1_run_proto_msgTypes[9]
+	mi := &file_errand_v1_run_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1220,7 +1404,7 @@ func (x *ListRunsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListRunsResponse.ProtoReflect.Descriptor instead.
 func (*ListRunsResponse) Descriptor() ([]byte, []int) {
-	return file_errand_v1_run_proto_rawDescGZIP(), []int{9}
+	return file_errand_v1_run_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *ListRunsResponse) GetRuns() []*Run {
@@ -1269,7 +1453,7 @@ type WatchRunRequest struct {
 
 func (x *WatchRunRequest) Reset() {
 	*x = WatchRunRequest{}
-	mi := &file_errand_v1_run_proto_msgTypes[10]
+	mi := &file_errand_v1_run_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1281,7 +1465,7 @@ func (x *WatchRunRequest) String() string {
 func (*WatchRunRequest) ProtoMessage() {}
 
 func (x *WatchRunRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_errand_v1_run_proto_msgTypes[10]
+	mi := &file_errand_v1_run_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1294,7 +1478,7 @@ func (x *WatchRunRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchRunRequest.ProtoReflect.Descriptor instead.
 func (*WatchRunRequest) Descriptor() ([]byte, []int) {
-	return file_errand_v1_run_proto_rawDescGZIP(), []int{10}
+	return file_errand_v1_run_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *WatchRunRequest) GetId() string {
@@ -1320,7 +1504,7 @@ type WatchRunResponse struct {
 
 func (x *WatchRunResponse) Reset() {
 	*x = WatchRunResponse{}
-	mi := &file_errand_v1_run_proto_msgTypes[11]
+	mi := &file_errand_v1_run_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1332,7 +1516,7 @@ func (x *WatchRunResponse) String() string {
 func (*WatchRunResponse) ProtoMessage() {}
 
 func (x *WatchRunResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_errand_v1_run_proto_msgTypes[11]
+	mi := &file_errand_v1_run_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1345,7 +1529,7 @@ func (x *WatchRunResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchRunResponse.ProtoReflect.Descriptor instead.
 func (*WatchRunResponse) Descriptor() ([]byte, []int) {
-	return file_errand_v1_run_proto_rawDescGZIP(), []int{11}
+	return file_errand_v1_run_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *WatchRunResponse) GetRun() *Run {
@@ -1371,7 +1555,7 @@ type RunChangesRequest struct {
 
 func (x *RunChangesRequest) Reset() {
 	*x = RunChangesRequest{}
-	mi := &file_errand_v1_run_proto_msgTypes[12]
+	mi := &file_errand_v1_run_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1383,7 +1567,7 @@ func (x *RunChangesRequest) String() string {
 func (*RunChangesRequest) ProtoMessage() {}
 
 func (x *RunChangesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_errand_v1_run_proto_msgTypes[12]
+	mi := &file_errand_v1_run_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1396,7 +1580,7 @@ func (x *RunChangesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RunChangesRequest.ProtoReflect.Descriptor instead.
 func (*RunChangesRequest) Descriptor() ([]byte, []int) {
-	return file_errand_v1_run_proto_rawDescGZIP(), []int{12}
+	return file_errand_v1_run_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *RunChangesRequest) GetApp() string {
@@ -1442,7 +1626,7 @@ type RunChangesResponse struct {
 
 func (x *RunChangesResponse) Reset() {
 	*x = RunChangesResponse{}
-	mi := &file_errand_v1_run_proto_msgTypes[13]
+	mi := &file_errand_v1_run_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1454,7 +1638,7 @@ func (x *RunChangesResponse) String() string {
 func (*RunChangesResponse) ProtoMessage() {}
 
 func (x *RunChangesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_errand_v1_run_proto_msgTypes[13]
+	mi := &file_errand_v1_run_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1467,7 +1651,7 @@ func (x *RunChangesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RunChangesResponse.ProtoReflect.Descriptor instead.
 func (*RunChangesResponse) Descriptor() ([]byte, []int) {
-	return file_errand_v1_run_proto_rawDescGZIP(), []int{13}
+	return file_errand_v1_run_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *RunChangesResponse) GetChanges() []*RunChange {
@@ -1497,7 +1681,7 @@ type RunChange struct {
 
 func (x *RunChange) Reset() {
 	*x = RunChange{}
-	mi := &file_errand_v1_run_proto_msgTypes[14]
+	mi := &file_errand_v1_run_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1509,7 +1693,7 @@ func (x *RunChange) String() string {
 func (*RunChange) ProtoMessage() {}
 
 func (x *RunChange) ProtoReflect() protoreflect.Message {
-	mi := &file_errand_v1_run_proto_msgTypes[14]
+	mi := &file_errand_v1_run_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1522,7 +1706,7 @@ func (x *RunChange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RunChange.ProtoReflect.Descriptor instead.
 func (*RunChange) Descriptor() ([]byte, []int) {
-	return file_errand_v1_run_proto_rawDescGZIP(), []int{14}
+	return file_errand_v1_run_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *RunChange) GetRun() *Run {
@@ -1553,7 +1737,7 @@ type CancelRunRequest struct {
 
 func (x *CancelRunRequest) Reset() {
 	*x = CancelRunRequest{}
-	mi := &file_errand_v1_run_proto_msgTypes[15]
+	mi := &file_errand_v1_run_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1565,7 +1749,7 @@ func (x *CancelRunRequest) String() string {
 func (*CancelRunRequest) ProtoMessage() {}
 
 func (x *CancelRunRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_errand_v1_run_proto_msgTypes[15]
+	mi := &file_errand_v1_run_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1578,7 +1762,7 @@ func (x *CancelRunRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CancelRunRequest.ProtoReflect.Descriptor instead.
 func (*CancelRunRequest) Descriptor() ([]byte, []int) {
-	return file_errand_v1_run_proto_rawDescGZIP(), []int{15}
+	return file_errand_v1_run_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *CancelRunRequest) GetId() string {
@@ -1611,7 +1795,7 @@ type CancelRunResponse struct {
 
 func (x *CancelRunResponse) Reset() {
 	*x = CancelRunResponse{}
-	mi := &file_errand_v1_run_proto_msgTypes[16]
+	mi := &file_errand_v1_run_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1623,7 +1807,7 @@ func (x *CancelRunResponse) String() string {
 func (*CancelRunResponse) ProtoMessage() {}
 
 func (x *CancelRunResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_errand_v1_run_proto_msgTypes[16]
+	mi := &file_errand_v1_run_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1636,7 +1820,7 @@ func (x *CancelRunResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CancelRunResponse.ProtoReflect.Descriptor instead.
 func (*CancelRunResponse) Descriptor() ([]byte, []int) {
-	return file_errand_v1_run_proto_rawDescGZIP(), []int{16}
+	return file_errand_v1_run_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *CancelRunResponse) GetRun() *Run {
@@ -1665,7 +1849,7 @@ type LogsRequest struct {
 
 func (x *LogsRequest) Reset() {
 	*x = LogsRequest{}
-	mi := &file_errand_v1_run_proto_msgTypes[17]
+	mi := &file_errand_v1_run_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1677,7 +1861,7 @@ func (x *LogsRequest) String() string {
 func (*LogsRequest) ProtoMessage() {}
 
 func (x *LogsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_errand_v1_run_proto_msgTypes[17]
+	mi := &file_errand_v1_run_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1690,7 +1874,7 @@ func (x *LogsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LogsRequest.ProtoReflect.Descriptor instead.
 func (*LogsRequest) Descriptor() ([]byte, []int) {
-	return file_errand_v1_run_proto_rawDescGZIP(), []int{17}
+	return file_errand_v1_run_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *LogsRequest) GetId() string {
@@ -1748,7 +1932,7 @@ type LogsResponse struct {
 
 func (x *LogsResponse) Reset() {
 	*x = LogsResponse{}
-	mi := &file_errand_v1_run_proto_msgTypes[18]
+	mi := &file_errand_v1_run_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1760,7 +1944,7 @@ func (x *LogsResponse) String() string {
 func (*LogsResponse) ProtoMessage() {}
 
 func (x *LogsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_errand_v1_run_proto_msgTypes[18]
+	mi := &file_errand_v1_run_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1773,7 +1957,7 @@ func (x *LogsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LogsResponse.ProtoReflect.Descriptor instead.
 func (*LogsResponse) Descriptor() ([]byte, []int) {
-	return file_errand_v1_run_proto_rawDescGZIP(), []int{18}
+	return file_errand_v1_run_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *LogsResponse) GetChunks() []*LogChunk {
@@ -1816,7 +2000,7 @@ type LogChunk struct {
 
 func (x *LogChunk) Reset() {
 	*x = LogChunk{}
-	mi := &file_errand_v1_run_proto_msgTypes[19]
+	mi := &file_errand_v1_run_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1828,7 +2012,7 @@ func (x *LogChunk) String() string {
 func (*LogChunk) ProtoMessage() {}
 
 func (x *LogChunk) ProtoReflect() protoreflect.Message {
-	mi := &file_errand_v1_run_proto_msgTypes[19]
+	mi := &file_errand_v1_run_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1841,7 +2025,7 @@ func (x *LogChunk) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LogChunk.ProtoReflect.Descriptor instead.
 func (*LogChunk) Descriptor() ([]byte, []int) {
-	return file_errand_v1_run_proto_rawDescGZIP(), []int{19}
+	return file_errand_v1_run_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *LogChunk) GetStream() Stream {
@@ -1892,7 +2076,7 @@ type LogEnd struct {
 
 func (x *LogEnd) Reset() {
 	*x = LogEnd{}
-	mi := &file_errand_v1_run_proto_msgTypes[20]
+	mi := &file_errand_v1_run_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1904,7 +2088,7 @@ func (x *LogEnd) String() string {
 func (*LogEnd) ProtoMessage() {}
 
 func (x *LogEnd) ProtoReflect() protoreflect.Message {
-	mi := &file_errand_v1_run_proto_msgTypes[20]
+	mi := &file_errand_v1_run_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1917,7 +2101,7 @@ func (x *LogEnd) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LogEnd.ProtoReflect.Descriptor instead.
 func (*LogEnd) Descriptor() ([]byte, []int) {
-	return file_errand_v1_run_proto_rawDescGZIP(), []int{20}
+	return file_errand_v1_run_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *LogEnd) GetComplete() bool {
@@ -1945,7 +2129,7 @@ type WaitRunRequest struct {
 
 func (x *WaitRunRequest) Reset() {
 	*x = WaitRunRequest{}
-	mi := &file_errand_v1_run_proto_msgTypes[21]
+	mi := &file_errand_v1_run_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1957,7 +2141,7 @@ func (x *WaitRunRequest) String() string {
 func (*WaitRunRequest) ProtoMessage() {}
 
 func (x *WaitRunRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_errand_v1_run_proto_msgTypes[21]
+	mi := &file_errand_v1_run_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1970,7 +2154,7 @@ func (x *WaitRunRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WaitRunRequest.ProtoReflect.Descriptor instead.
 func (*WaitRunRequest) Descriptor() ([]byte, []int) {
-	return file_errand_v1_run_proto_rawDescGZIP(), []int{21}
+	return file_errand_v1_run_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *WaitRunRequest) GetId() string {
@@ -1998,7 +2182,7 @@ type WaitRunResponse struct {
 
 func (x *WaitRunResponse) Reset() {
 	*x = WaitRunResponse{}
-	mi := &file_errand_v1_run_proto_msgTypes[22]
+	mi := &file_errand_v1_run_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2010,7 +2194,7 @@ func (x *WaitRunResponse) String() string {
 func (*WaitRunResponse) ProtoMessage() {}
 
 func (x *WaitRunResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_errand_v1_run_proto_msgTypes[22]
+	mi := &file_errand_v1_run_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2023,7 +2207,7 @@ func (x *WaitRunResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WaitRunResponse.ProtoReflect.Descriptor instead.
 func (*WaitRunResponse) Descriptor() ([]byte, []int) {
-	return file_errand_v1_run_proto_rawDescGZIP(), []int{22}
+	return file_errand_v1_run_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *WaitRunResponse) GetRun() *Run {
@@ -2044,7 +2228,7 @@ var File_errand_v1_run_proto protoreflect.FileDescriptor
 
 const file_errand_v1_run_proto_rawDesc = "" +
 	"\n" +
-	"\x13errand/v1/run.proto\x12\terrand.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xa5\x04\n" +
+	"\x13errand/v1/run.proto\x12\terrand.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xcd\x04\n" +
 	"\aRunSpec\x12\x16\n" +
 	"\x06driver\x18\x01 \x01(\tR\x06driver\x12\x14\n" +
 	"\x05image\x18\x02 \x01(\tR\x05image\x12\x18\n" +
@@ -2063,10 +2247,22 @@ const file_errand_v1_run_proto_rawDesc = "" +
 	"\atimeout\x18\v \x01(\v2\x19.google.protobuf.DurationR\atimeout\x12@\n" +
 	"\x0estart_deadline\x18\f \x01(\v2\x19.google.protobuf.DurationR\rstartDeadline\x128\n" +
 	"\n" +
-	"stop_grace\x18\r \x01(\v2\x19.google.protobuf.DurationR\tstopGrace\x1a6\n" +
+	"stop_grace\x18\r \x01(\v2\x19.google.protobuf.DurationR\tstopGrace\x12&\n" +
+	"\x05retry\x18\x0e \x01(\v2\x10.errand.v1.RetryR\x05retry\x1a6\n" +
 	"\bEnvEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xb9\x06\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xb4\x02\n" +
+	"\x05Retry\x12\x18\n" +
+	"\aretries\x18\x01 \x01(\x05R\aretries\x12\x12\n" +
+	"\x04only\x18\x02 \x03(\tR\x04only\x12\x14\n" +
+	"\x05never\x18\x03 \x03(\tR\x05never\x123\n" +
+	"\abackoff\x18\x04 \x01(\v2\x19.google.protobuf.DurationR\abackoff\x12:\n" +
+	"\vbackoff_max\x18\x05 \x01(\v2\x19.google.protobuf.DurationR\n" +
+	"backoffMax\x12*\n" +
+	"\x0ejitter_percent\x18\x06 \x01(\x05H\x00R\rjitterPercent\x88\x01\x01\x127\n" +
+	"\fon_node_loss\x18\a \x01(\x0e2\x15.errand.v1.OnNodeLossR\n" +
+	"onNodeLossB\x11\n" +
+	"\x0f_jitter_percent\"\x8e\a\n" +
 	"\x03Run\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x10\n" +
 	"\x03app\x18\x02 \x01(\tR\x03app\x12\x12\n" +
@@ -2089,7 +2285,10 @@ const file_errand_v1_run_proto_rawDesc = "" +
 	"\battempts\x18\x10 \x03(\v2\x12.errand.v1.AttemptR\battempts\x12\x1a\n" +
 	"\brevision\x18\x11 \x01(\x03R\brevision\x12-\n" +
 	"\bstopping\x18\x12 \x01(\x0e2\x11.errand.v1.ReasonR\bstopping\x12\"\n" +
-	"\ftransactions\x18\x13 \x01(\x03R\ftransactions\x1a9\n" +
+	"\ftransactions\x18\x13 \x01(\x03R\ftransactions\x12\x18\n" +
+	"\aattempt\x18\x14 \x01(\x05R\aattempt\x129\n" +
+	"\n" +
+	"not_before\x18\x15 \x01(\v2\x1a.google.protobuf.TimestampR\tnotBefore\x1a9\n" +
 	"\vLabelsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01B\f\n" +
@@ -2243,7 +2442,12 @@ const file_errand_v1_run_proto_rawDesc = "" +
 	"\x10TRIGGER_SCHEDULE\x10\x02\x12\x12\n" +
 	"\x0eTRIGGER_DEPLOY\x10\x03\x12\x13\n" +
 	"\x0fTRIGGER_CONSOLE\x10\x04\x12\x0f\n" +
-	"\vTRIGGER_API\x10\x05*F\n" +
+	"\vTRIGGER_API\x10\x05*Y\n" +
+	"\n" +
+	"OnNodeLoss\x12\x1c\n" +
+	"\x18ON_NODE_LOSS_UNSPECIFIED\x10\x00\x12\x15\n" +
+	"\x11ON_NODE_LOSS_FAIL\x10\x01\x12\x16\n" +
+	"\x12ON_NODE_LOSS_RETRY\x10\x02*F\n" +
 	"\x06Stream\x12\x16\n" +
 	"\x12STREAM_UNSPECIFIED\x10\x00\x12\x11\n" +
 	"\rSTREAM_STDOUT\x10\x01\x12\x11\n" +
@@ -2271,109 +2475,116 @@ func file_errand_v1_run_proto_rawDescGZIP() []byte {
 	return file_errand_v1_run_proto_rawDescData
 }
 
-var file_errand_v1_run_proto_enumTypes = make([]protoimpl.EnumInfo, 4)
-var file_errand_v1_run_proto_msgTypes = make([]protoimpl.MessageInfo, 28)
+var file_errand_v1_run_proto_enumTypes = make([]protoimpl.EnumInfo, 5)
+var file_errand_v1_run_proto_msgTypes = make([]protoimpl.MessageInfo, 29)
 var file_errand_v1_run_proto_goTypes = []any{
 	(Status)(0),                   // 0: errand.v1.Status
 	(Reason)(0),                   // 1: errand.v1.Reason
 	(Trigger)(0),                  // 2: errand.v1.Trigger
-	(Stream)(0),                   // 3: errand.v1.Stream
-	(*RunSpec)(nil),               // 4: errand.v1.RunSpec
-	(*Run)(nil),                   // 5: errand.v1.Run
-	(*Attempt)(nil),               // 6: errand.v1.Attempt
-	(*SentSignal)(nil),            // 7: errand.v1.SentSignal
-	(*CreateRunRequest)(nil),      // 8: errand.v1.CreateRunRequest
-	(*CreateRunResponse)(nil),     // 9: errand.v1.CreateRunResponse
-	(*GetRunRequest)(nil),         // 10: errand.v1.GetRunRequest
-	(*GetRunResponse)(nil),        // 11: errand.v1.GetRunResponse
-	(*ListRunsRequest)(nil),       // 12: errand.v1.ListRunsRequest
-	(*ListRunsResponse)(nil),      // 13: errand.v1.ListRunsResponse
-	(*WatchRunRequest)(nil),       // 14: errand.v1.WatchRunRequest
-	(*WatchRunResponse)(nil),      // 15: errand.v1.WatchRunResponse
-	(*RunChangesRequest)(nil),     // 16: errand.v1.RunChangesRequest
-	(*RunChangesResponse)(nil),    // 17: errand.v1.RunChangesResponse
-	(*RunChange)(nil),             // 18: errand.v1.RunChange
-	(*CancelRunRequest)(nil),      // 19: errand.v1.CancelRunRequest
-	(*CancelRunResponse)(nil),     // 20: errand.v1.CancelRunResponse
-	(*LogsRequest)(nil),           // 21: errand.v1.LogsRequest
-	(*LogsResponse)(nil),          // 22: errand.v1.LogsResponse
-	(*LogChunk)(nil),              // 23: errand.v1.LogChunk
-	(*LogEnd)(nil),                // 24: errand.v1.LogEnd
-	(*WaitRunRequest)(nil),        // 25: errand.v1.WaitRunRequest
-	(*WaitRunResponse)(nil),       // 26: errand.v1.WaitRunResponse
-	nil,                           // 27: errand.v1.RunSpec.EnvEntry
-	nil,                           // 28: errand.v1.Run.LabelsEntry
-	nil,                           // 29: errand.v1.CreateRunRequest.LabelsEntry
-	nil,                           // 30: errand.v1.ListRunsRequest.LabelsEntry
-	nil,                           // 31: errand.v1.RunChangesRequest.LabelsEntry
-	(*durationpb.Duration)(nil),   // 32: google.protobuf.Duration
-	(*timestamppb.Timestamp)(nil), // 33: google.protobuf.Timestamp
+	(OnNodeLoss)(0),               // 3: errand.v1.OnNodeLoss
+	(Stream)(0),                   // 4: errand.v1.Stream
+	(*RunSpec)(nil),               // 5: errand.v1.RunSpec
+	(*Retry)(nil),                 // 6: errand.v1.Retry
+	(*Run)(nil),                   // 7: errand.v1.Run
+	(*Attempt)(nil),               // 8: errand.v1.Attempt
+	(*SentSignal)(nil),            // 9: errand.v1.SentSignal
+	(*CreateRunRequest)(nil),      // 10: errand.v1.CreateRunRequest
+	(*CreateRunResponse)(nil),     // 11: errand.v1.CreateRunResponse
+	(*GetRunRequest)(nil),         // 12: errand.v1.GetRunRequest
+	(*GetRunResponse)(nil),        // 13: errand.v1.GetRunResponse
+	(*ListRunsRequest)(nil),       // 14: errand.v1.ListRunsRequest
+	(*ListRunsResponse)(nil),      // 15: errand.v1.ListRunsResponse
+	(*WatchRunRequest)(nil),       // 16: errand.v1.WatchRunRequest
+	(*WatchRunResponse)(nil),      // 17: errand.v1.WatchRunResponse
+	(*RunChangesRequest)(nil),     // 18: errand.v1.RunChangesRequest
+	(*RunChangesResponse)(nil),    // 19: errand.v1.RunChangesResponse
+	(*RunChange)(nil),             // 20: errand.v1.RunChange
+	(*CancelRunRequest)(nil),      // 21: errand.v1.CancelRunRequest
+	(*CancelRunResponse)(nil),     // 22: errand.v1.CancelRunResponse
+	(*LogsRequest)(nil),           // 23: errand.v1.LogsRequest
+	(*LogsResponse)(nil),          // 24: errand.v1.LogsResponse
+	(*LogChunk)(nil),              // 25: errand.v1.LogChunk
+	(*LogEnd)(nil),                // 26: errand.v1.LogEnd
+	(*WaitRunRequest)(nil),        // 27: errand.v1.WaitRunRequest
+	(*WaitRunResponse)(nil),       // 28: errand.v1.WaitRunResponse
+	nil,                           // 29: errand.v1.RunSpec.EnvEntry
+	nil,                           // 30: errand.v1.Run.LabelsEntry
+	nil,                           // 31: errand.v1.CreateRunRequest.LabelsEntry
+	nil,                           // 32: errand.v1.ListRunsRequest.LabelsEntry
+	nil,                           // 33: errand.v1.RunChangesRequest.LabelsEntry
+	(*durationpb.Duration)(nil),   // 34: google.protobuf.Duration
+	(*timestamppb.Timestamp)(nil), // 35: google.protobuf.Timestamp
 }
 var file_errand_v1_run_proto_depIdxs = []int32{
-	27, // 0: errand.v1.RunSpec.env:type_name -> errand.v1.RunSpec.EnvEntry
-	32, // 1: errand.v1.RunSpec.timeout:type_name -> google.protobuf.Duration
-	32, // 2: errand.v1.RunSpec.start_deadline:type_name -> google.protobuf.Duration
-	32, // 3: errand.v1.RunSpec.stop_grace:type_name -> google.protobuf.Duration
-	28, // 4: errand.v1.Run.labels:type_name -> errand.v1.Run.LabelsEntry
-	2,  // 5: errand.v1.Run.trigger:type_name -> errand.v1.Trigger
-	4,  // 6: errand.v1.Run.spec:type_name -> errand.v1.RunSpec
-	0,  // 7: errand.v1.Run.status:type_name -> errand.v1.Status
-	1,  // 8: errand.v1.Run.reason:type_name -> errand.v1.Reason
-	33, // 9: errand.v1.Run.created_at:type_name -> google.protobuf.Timestamp
-	33, // 10: errand.v1.Run.queued_at:type_name -> google.protobuf.Timestamp
-	33, // 11: errand.v1.Run.started_at:type_name -> google.protobuf.Timestamp
-	33, // 12: errand.v1.Run.ended_at:type_name -> google.protobuf.Timestamp
-	6,  // 13: errand.v1.Run.attempts:type_name -> errand.v1.Attempt
-	1,  // 14: errand.v1.Run.stopping:type_name -> errand.v1.Reason
-	33, // 15: errand.v1.Attempt.started_at:type_name -> google.protobuf.Timestamp
-	33, // 16: errand.v1.Attempt.ended_at:type_name -> google.protobuf.Timestamp
-	1,  // 17: errand.v1.Attempt.reason:type_name -> errand.v1.Reason
-	0,  // 18: errand.v1.Attempt.status:type_name -> errand.v1.Status
-	7,  // 19: errand.v1.Attempt.signals:type_name -> errand.v1.SentSignal
-	33, // 20: errand.v1.SentSignal.at:type_name -> google.protobuf.Timestamp
-	1,  // 21: errand.v1.SentSignal.reason:type_name -> errand.v1.Reason
-	29, // 22: errand.v1.CreateRunRequest.labels:type_name -> errand.v1.CreateRunRequest.LabelsEntry
-	2,  // 23: errand.v1.CreateRunRequest.trigger:type_name -> errand.v1.Trigger
-	4,  // 24: errand.v1.CreateRunRequest.spec:type_name -> errand.v1.RunSpec
-	5,  // 25: errand.v1.CreateRunResponse.run:type_name -> errand.v1.Run
-	5,  // 26: errand.v1.GetRunResponse.run:type_name -> errand.v1.Run
-	0,  // 27: errand.v1.ListRunsRequest.statuses:type_name -> errand.v1.Status
-	30, // 28: errand.v1.ListRunsRequest.labels:type_name -> errand.v1.ListRunsRequest.LabelsEntry
-	5,  // 29: errand.v1.ListRunsResponse.runs:type_name -> errand.v1.Run
-	33, // 30: errand.v1.ListRunsResponse.examined_back_to:type_name -> google.protobuf.Timestamp
-	5,  // 31: errand.v1.WatchRunResponse.run:type_name -> errand.v1.Run
-	31, // 32: errand.v1.RunChangesRequest.labels:type_name -> errand.v1.RunChangesRequest.LabelsEntry
-	18, // 33: errand.v1.RunChangesResponse.changes:type_name -> errand.v1.RunChange
-	5,  // 34: errand.v1.RunChange.run:type_name -> errand.v1.Run
-	5,  // 35: errand.v1.CancelRunResponse.run:type_name -> errand.v1.Run
-	33, // 36: errand.v1.LogsRequest.since:type_name -> google.protobuf.Timestamp
-	23, // 37: errand.v1.LogsResponse.chunks:type_name -> errand.v1.LogChunk
-	24, // 38: errand.v1.LogsResponse.end:type_name -> errand.v1.LogEnd
-	3,  // 39: errand.v1.LogChunk.stream:type_name -> errand.v1.Stream
-	33, // 40: errand.v1.LogChunk.at:type_name -> google.protobuf.Timestamp
-	32, // 41: errand.v1.WaitRunRequest.timeout:type_name -> google.protobuf.Duration
-	5,  // 42: errand.v1.WaitRunResponse.run:type_name -> errand.v1.Run
-	8,  // 43: errand.v1.RunService.Create:input_type -> errand.v1.CreateRunRequest
-	10, // 44: errand.v1.RunService.Get:input_type -> errand.v1.GetRunRequest
-	12, // 45: errand.v1.RunService.List:input_type -> errand.v1.ListRunsRequest
-	14, // 46: errand.v1.RunService.Watch:input_type -> errand.v1.WatchRunRequest
-	16, // 47: errand.v1.RunService.Changes:input_type -> errand.v1.RunChangesRequest
-	19, // 48: errand.v1.RunService.Cancel:input_type -> errand.v1.CancelRunRequest
-	21, // 49: errand.v1.RunService.Logs:input_type -> errand.v1.LogsRequest
-	25, // 50: errand.v1.RunService.Wait:input_type -> errand.v1.WaitRunRequest
-	9,  // 51: errand.v1.RunService.Create:output_type -> errand.v1.CreateRunResponse
-	11, // 52: errand.v1.RunService.Get:output_type -> errand.v1.GetRunResponse
-	13, // 53: errand.v1.RunService.List:output_type -> errand.v1.ListRunsResponse
-	15, // 54: errand.v1.RunService.Watch:output_type -> errand.v1.WatchRunResponse
-	17, // 55: errand.v1.RunService.Changes:output_type -> errand.v1.RunChangesResponse
-	20, // 56: errand.v1.RunService.Cancel:output_type -> errand.v1.CancelRunResponse
-	22, // 57: errand.v1.RunService.Logs:output_type -> errand.v1.LogsResponse
-	26, // 58: errand.v1.RunService.Wait:output_type -> errand.v1.WaitRunResponse
-	51, // [51:59] is the sub-list for method output_type
-	43, // [43:51] is the sub-list for method input_type
-	43, // [43:43] is the sub-list for extension type_name
-	43, // [43:43] is the sub-list for extension extendee
-	0,  // [0:43] is the sub-list for field type_name
+	29, // 0: errand.v1.RunSpec.env:type_name -> errand.v1.RunSpec.EnvEntry
+	34, // 1: errand.v1.RunSpec.timeout:type_name -> google.protobuf.Duration
+	34, // 2: errand.v1.RunSpec.start_deadline:type_name -> google.protobuf.Duration
+	34, // 3: errand.v1.RunSpec.stop_grace:type_name -> google.protobuf.Duration
+	6,  // 4: errand.v1.RunSpec.retry:type_name -> errand.v1.Retry
+	34, // 5: errand.v1.Retry.backoff:type_name -> google.protobuf.Duration
+	34, // 6: errand.v1.Retry.backoff_max:type_name -> google.protobuf.Duration
+	3,  // 7: errand.v1.Retry.on_node_loss:type_name -> errand.v1.OnNodeLoss
+	30, // 8: errand.v1.Run.labels:type_name -> errand.v1.Run.LabelsEntry
+	2,  // 9: errand.v1.Run.trigger:type_name -> errand.v1.Trigger
+	5,  // 10: errand.v1.Run.spec:type_name -> errand.v1.RunSpec
+	0,  // 11: errand.v1.Run.status:type_name -> errand.v1.Status
+	1,  // 12: errand.v1.Run.reason:type_name -> errand.v1.Reason
+	35, // 13: errand.v1.Run.created_at:type_name -> google.protobuf.Timestamp
+	35, // 14: errand.v1.Run.queued_at:type_name -> google.protobuf.Timestamp
+	35, // 15: errand.v1.Run.started_at:type_name -> google.protobuf.Timestamp
+	35, // 16: errand.v1.Run.ended_at:type_name -> google.protobuf.Timestamp
+	8,  // 17: errand.v1.Run.attempts:type_name -> errand.v1.Attempt
+	1,  // 18: errand.v1.Run.stopping:type_name -> errand.v1.Reason
+	35, // 19: errand.v1.Run.not_before:type_name -> google.protobuf.Timestamp
+	35, // 20: errand.v1.Attempt.started_at:type_name -> google.protobuf.Timestamp
+	35, // 21: errand.v1.Attempt.ended_at:type_name -> google.protobuf.Timestamp
+	1,  // 22: errand.v1.Attempt.reason:type_name -> errand.v1.Reason
+	0,  // 23: errand.v1.Attempt.status:type_name -> errand.v1.Status
+	9,  // 24: errand.v1.Attempt.signals:type_name -> errand.v1.SentSignal
+	35, // 25: errand.v1.SentSignal.at:type_name -> google.protobuf.Timestamp
+	1,  // 26: errand.v1.SentSignal.reason:type_name -> errand.v1.Reason
+	31, // 27: errand.v1.CreateRunRequest.labels:type_name -> errand.v1.CreateRunRequest.LabelsEntry
+	2,  // 28: errand.v1.CreateRunRequest.trigger:type_name -> errand.v1.Trigger
+	5,  // 29: errand.v1.CreateRunRequest.spec:type_name -> errand.v1.RunSpec
+	7,  // 30: errand.v1.CreateRunResponse.run:type_name -> errand.v1.Run
+	7,  // 31: errand.v1.GetRunResponse.run:type_name -> errand.v1.Run
+	0,  // 32: errand.v1.ListRunsRequest.statuses:type_name -> errand.v1.Status
+	32, // 33: errand.v1.ListRunsRequest.labels:type_name -> errand.v1.ListRunsRequest.LabelsEntry
+	7,  // 34: errand.v1.ListRunsResponse.runs:type_name -> errand.v1.Run
+	35, // 35: errand.v1.ListRunsResponse.examined_back_to:type_name -> google.protobuf.Timestamp
+	7,  // 36: errand.v1.WatchRunResponse.run:type_name -> errand.v1.Run
+	33, // 37: errand.v1.RunChangesRequest.labels:type_name -> errand.v1.RunChangesRequest.LabelsEntry
+	20, // 38: errand.v1.RunChangesResponse.changes:type_name -> errand.v1.RunChange
+	7,  // 39: errand.v1.RunChange.run:type_name -> errand.v1.Run
+	7,  // 40: errand.v1.CancelRunResponse.run:type_name -> errand.v1.Run
+	35, // 41: errand.v1.LogsRequest.since:type_name -> google.protobuf.Timestamp
+	25, // 42: errand.v1.LogsResponse.chunks:type_name -> errand.v1.LogChunk
+	26, // 43: errand.v1.LogsResponse.end:type_name -> errand.v1.LogEnd
+	4,  // 44: errand.v1.LogChunk.stream:type_name -> errand.v1.Stream
+	35, // 45: errand.v1.LogChunk.at:type_name -> google.protobuf.Timestamp
+	34, // 46: errand.v1.WaitRunRequest.timeout:type_name -> google.protobuf.Duration
+	7,  // 47: errand.v1.WaitRunResponse.run:type_name -> errand.v1.Run
+	10, // 48: errand.v1.RunService.Create:input_type -> errand.v1.CreateRunRequest
+	12, // 49: errand.v1.RunService.Get:input_type -> errand.v1.GetRunRequest
+	14, // 50: errand.v1.RunService.List:input_type -> errand.v1.ListRunsRequest
+	16, // 51: errand.v1.RunService.Watch:input_type -> errand.v1.WatchRunRequest
+	18, // 52: errand.v1.RunService.Changes:input_type -> errand.v1.RunChangesRequest
+	21, // 53: errand.v1.RunService.Cancel:input_type -> errand.v1.CancelRunRequest
+	23, // 54: errand.v1.RunService.Logs:input_type -> errand.v1.LogsRequest
+	27, // 55: errand.v1.RunService.Wait:input_type -> errand.v1.WaitRunRequest
+	11, // 56: errand.v1.RunService.Create:output_type -> errand.v1.CreateRunResponse
+	13, // 57: errand.v1.RunService.Get:output_type -> errand.v1.GetRunResponse
+	15, // 58: errand.v1.RunService.List:output_type -> errand.v1.ListRunsResponse
+	17, // 59: errand.v1.RunService.Watch:output_type -> errand.v1.WatchRunResponse
+	19, // 60: errand.v1.RunService.Changes:output_type -> errand.v1.RunChangesResponse
+	22, // 61: errand.v1.RunService.Cancel:output_type -> errand.v1.CancelRunResponse
+	24, // 62: errand.v1.RunService.Logs:output_type -> errand.v1.LogsResponse
+	28, // 63: errand.v1.RunService.Wait:output_type -> errand.v1.WaitRunResponse
+	56, // [56:64] is the sub-list for method output_type
+	48, // [48:56] is the sub-list for method input_type
+	48, // [48:48] is the sub-list for extension type_name
+	48, // [48:48] is the sub-list for extension extendee
+	0,  // [0:48] is the sub-list for field type_name
 }
 
 func init() { file_errand_v1_run_proto_init() }
@@ -2384,13 +2595,14 @@ func file_errand_v1_run_proto_init() {
 	file_errand_v1_run_proto_msgTypes[1].OneofWrappers = []any{}
 	file_errand_v1_run_proto_msgTypes[2].OneofWrappers = []any{}
 	file_errand_v1_run_proto_msgTypes[3].OneofWrappers = []any{}
+	file_errand_v1_run_proto_msgTypes[4].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_errand_v1_run_proto_rawDesc), len(file_errand_v1_run_proto_rawDesc)),
-			NumEnums:      4,
-			NumMessages:   28,
+			NumEnums:      5,
+			NumMessages:   29,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

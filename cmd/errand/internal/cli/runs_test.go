@@ -53,6 +53,10 @@ func goldenRuns() []*errandv1.Run {
 				Env:        map[string]string{"TOKEN": "hunter2", "A": "1"},
 				WorkingDir: "/w", User: "1000:1000", CpuMillis: 500, MemoryBytes: 64 << 20, PidsLimit: 64, ReadOnlyRoot: true,
 				Timeout: durationpb.New(90 * time.Minute), StartDeadline: durationpb.New(5 * time.Minute), StopGrace: durationpb.New(10 * time.Second),
+				Retry: &errandv1.Retry{
+					Retries: 3, Only: []string{"1-63", "oom"}, Never: []string{"17"}, Backoff: durationpb.New(time.Second), BackoffMax: durationpb.New(time.Minute),
+					JitterPercent: code(10), OnNodeLoss: errandv1.OnNodeLoss_ON_NODE_LOSS_RETRY,
+				},
 			},
 			Status: errandv1.Status_STATUS_FAILED, Reason: errandv1.Reason_REASON_EXIT_CODE, Message: "the command exited with 17",
 			CreatedAt: before(3 * time.Hour), QueuedAt: before(3 * time.Hour), StartedAt: before(3*time.Hour - time.Second),

@@ -37,8 +37,11 @@ type runView struct {
 	// ExitCode is absent unless it was observed from the process.
 	ExitCode *int32 `json:"exitCode,omitempty"`
 
-	Attempts []attemptView `json:"attempts"`
-	Spec     specView      `json:"spec"`
+	// Attempt is the number of the current one; the run is not placed before NotBefore.
+	Attempt   int32         `json:"attempt,omitempty"`
+	NotBefore *time.Time    `json:"notBefore,omitempty"`
+	Attempts  []attemptView `json:"attempts"`
+	Spec      specView      `json:"spec"`
 }
 
 type attemptView struct {
@@ -82,6 +85,49 @@ type specView struct {
 	Timeout       string   `json:"timeout,omitempty"`
 	StartDeadline string   `json:"startDeadline,omitempty"`
 	StopGrace     string   `json:"stopGrace,omitempty"`
+	// Retry is absent for a run of one attempt.
+	Retry *retryView `json:"retry,omitempty"`
+}
+
+// retryView is what is tried again.
+type retryView struct {
+	Retries       int32    `json:"retries"`
+	Only          []string `json:"only,omitempty"`
+	Never         []string `json:"never,omitempty"`
+	Backoff       string   `json:"backoff"`
+	BackoffMax    string   `json:"backoffMax"`
+	JitterPercent int32    `json:"jitterPercent"`
+	OnNodeLoss    string   `json:"onNodeLoss"`
+}
+
+func viewRetry(retry *errandv1.Retry) *retryView {
+	if retry == nil {
+		return nil
+	}
+	return &retryView{
+		Retries: retry.GetRetries(), Only: retry.GetOnly(), Never: retry.GetNever(),
+		Backoff: retry.GetBackoff().AsDuration().String(), BackoffMax: retry.GetBackoffMax().AsDuration().String(),
+		JitterPercent: retry.GetJitterPercent(), OnNodeLoss: word(retry.GetOnNodeLoss().String(), "ON_NODE_LOSS_"),
+	}
+}
+
+// text says it in one line; empty without retries.
+func (r *retryView) text() string {
+	if r == nil {
+		return ""
+	}
+	text := strconv.Itoa(int(r.Retries))
+	if len(r.Only) > 0 {
+		text += ", only for " + strings.Join(r.Only, " ")
+	}
+	if len(r.Never) > 0 {
+		text += ", never for " + strings.Join(r.Never, " ")
+	}
+	text += ", after " + r.Backoff
+	if r.BackoffMax != r.Backoff {
+		text += " to " + r.BackoffMax
+	}
+	return text + "; lost: " + r.OnNodeLoss
 }
 
 func viewRun(run *errandv1.Run) runView {
@@ -101,6 +147,8 @@ func viewRun(run *errandv1.Run) runView {
 		ExitCode:     run.ExitCode,
 		Attempts:     make([]attemptView, 0, len(run.GetAttempts())),
 		Spec:         viewSpec(run.GetSpec()),
+		NotBefore:    instant(run.GetNotBefore()),
+		Attempt:      run.GetAttempt(),
 	}
 	for _, attempt := range run.GetAttempts() {
 		view.Attempts = append(view.Attempts, attemptView{
@@ -159,6 +207,7 @@ func viewSpec(spec *errandv1.RunSpec) specView {
 		view.EnvNames = append(view.EnvNames, name)
 	}
 	sort.Strings(view.EnvNames)
+	view.Retry = viewRetry(spec.GetRetry())
 	if spec.GetTimeout() != nil {
 		view.Timeout = spec.GetTimeout().AsDuration().String()
 	}
