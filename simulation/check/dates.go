@@ -22,7 +22,8 @@ func (g *g7Dates) Observe(l *Ledger, e history.Event, report func(Finding)) {
 	switch e.Kind {
 	case history.KindFault:
 		f, ok := e.Detail.(history.Fault)
-		g.wrong = g.wrong || ok && (f.Name == "wall_step" || f.Name == "drift")
+		// A pause that no clock counts leaves the wall behind for good; the name is package machine's.
+		g.wrong = g.wrong || ok && (f.Name == "wall_step" || f.Name == "drift" || f.Name == "pause that boottime does not count")
 	case history.KindCommit:
 		if g.wrong || l.config.Epoch == 0 {
 			return
