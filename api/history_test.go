@@ -140,11 +140,21 @@ func BenchmarkHistoryOfAMillion(b *testing.B) {
 		r := newRig(b, func(config *api.Config) { config.Store = store })
 		fill(b, r.keys, "web", count)
 		r.ctx = b.Context()
-		measured = append(measured, r.costs(store, "web", func(name string, run func()) {
-			began := time.Now()
-			run()
-			took[name] = append(took[name], time.Since(began))
-		}))
+		best := map[string]time.Duration{}
+		var costs map[string]cost
+		for range 5 {
+			costs = r.costs(store, "web", func(name string, run func()) {
+				began := time.Now()
+				run()
+				if lasted := time.Since(began); best[name] == 0 || lasted < best[name] {
+					best[name] = lasted
+				}
+			})
+		}
+		measured = append(measured, costs)
+		for name, lasted := range best {
+			took[name] = append(took[name], lasted)
+		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(took)) {
 		few, many := measured[0][name], measured[1][name]

@@ -259,6 +259,9 @@ func (l *listener) take() ([]*change, int64, error) {
 			return changes, l.cursor, nil
 		}
 		if l.app == "" || l.app == c.app {
+			if changes == nil {
+				changes = make([]*change, 0, min(h.window.count-i, changesPerAnswer))
+			}
 			changes = append(changes, c)
 			bytes += len(c.value)
 		}

@@ -16,12 +16,14 @@ const (
 	pastTimeout = 10 * time.Second
 	// pastAsk is how often the server is asked whether it has told everything.
 	pastAsk = 50 * time.Millisecond
+	// pastBytesMax bounds the values of what is returned.
+	pastBytesMax = 8 << 20
 )
 
 // Past returns the changes below a prefix that came after a revision, up to another one
 // that the store has reached, as far back as it holds them: all of those in (from,
 // until], from being after, or more if that is compacted or if there are more changes
-// than limit; then the newest are returned. It costs a watch of its own.
+// than limit or pastBytesMax; then the newest are returned. It costs a watch of its own.
 func (s *Store) Past(ctx context.Context, prefix string, after, until int64, limit int) (events []records.Event, from int64, err error) {
 	if after < 0 || until < after || limit <= 0 {
 		return nil, 0, records.Errorf(records.ClassInvalid, "changes of %s in (%d, %d], at most %d", prefix, after, until, limit)
@@ -36,7 +38,7 @@ func (s *Store) Past(ctx context.Context, prefix string, after, until int64, lim
 			break
 		}
 		if compacted := (*compactedError)(nil); errors.As(err, &compacted) && compacted.revision > p.from {
-			p.from, p.events = compacted.revision, nil
+			p.from, p.events, p.bytes = compacted.revision, nil, 0
 			continue
 		}
 		class := classify(err, outcome{sent: true, expired: ctx.Err() != nil})
@@ -52,6 +54,8 @@ type past struct {
 	from, until int64
 	limit       int
 	events      []records.Event
+	// bytes are those of the events' values.
+	bytes int
 }
 
 // compactedError says up to where the changes are gone.
@@ -102,14 +106,25 @@ func (p *past) take(response clientv3.WatchResponse) bool {
 			return true
 		}
 		p.events = append(p.events, records.Event{KV: kv, Deleted: event.Type == clientv3.EventTypeDelete})
+		p.bytes += len(kv.Value)
 	}
-	if excess := len(p.events) - p.limit; excess > 0 {
-		// The rest of the newest revision that is dropped tells only a part of it.
-		p.from = p.events[excess-1].KV.Mod
-		for excess < len(p.events) && p.events[excess].KV.Mod == p.from {
-			excess++
-		}
-		p.events = slices.Delete(p.events, 0, excess)
-	}
+	p.bound()
 	return response.IsProgressNotify() && response.Header.GetRevision() >= p.until
+}
+
+// bound lets go of the oldest changes beyond the limits.
+func (p *past) bound() {
+	excess := 0
+	for ; len(p.events)-excess > p.limit || p.bytes > pastBytesMax; excess++ {
+		p.bytes -= len(p.events[excess].KV.Value)
+	}
+	if excess == 0 {
+		return
+	}
+	// The rest of the newest revision that is dropped tells only a part of it.
+	p.from = p.events[excess-1].KV.Mod
+	for ; excess < len(p.events) && p.events[excess].KV.Mod == p.from; excess++ {
+		p.bytes -= len(p.events[excess].KV.Value)
+	}
+	p.events = slices.Delete(p.events, 0, excess)
 }

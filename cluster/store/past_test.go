@@ -78,6 +78,15 @@ func TestPastBeginsWhereTheStoreIsCompacted(t *testing.T) {
 
 func TestPastIsBounded(t *testing.T) {
 	s := openEmbedded(t)
+	const large = 1 << 20
+	var last int64
+	for i := range 12 {
+		last = do(t, s, putTxn("large/1", strings.Repeat(string(rune('a'+i)), large))).Revision
+	}
+	events, from, err := s.Past(t.Context(), "large/", 0, last, 100)
+	if err != nil || len(events) != pastBytesMax/large || from != last-pastBytesMax/large {
+		t.Errorf("%d large changes from %d, %v; the last is at %d", len(events), from, err, last)
+	}
 	if _, _, err := s.Past(t.Context(), "p/", 5, 4, 1); records.ClassOf(err) != records.ClassInvalid {
 		t.Errorf("revisions the wrong way round: %v", err)
 	}
