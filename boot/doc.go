@@ -19,9 +19,11 @@
 // application's own logger, registry or listener is neither taken nor in the way.
 //
 // The package handles no signals, ends no process, writes to neither stdout nor stderr,
-// reads no flags and keeps no state outside the application: several applications in
-// one process have a node each, with a data directory each, and one that has stopped
-// may start again.
+// reads no flags and keeps no state of its own outside the application: several
+// applications in one process have a node each, with a data directory each, and one
+// that has stopped may start again. Two libraries beneath reach further: etcd has its
+// metrics in prometheus.DefaultRegisterer, and the maps of concurrent-map, which
+// protoactor-go uses, have one shard in the whole process.
 //
 // # Order
 //

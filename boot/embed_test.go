@@ -133,6 +133,48 @@ func TestClientReachesTheNodeWithoutAnAddressWhileItIsUp(t *testing.T) {
 	}
 }
 
+func TestCallsUnderWayEndWithTheNode(t *testing.T) {
+	h := newHost(silent(t)).start(t)
+	ctx := within(t, time.Minute)
+	c := h.node.Client()
+	run, err := c.Submit(ctx, &errandv1.CreateRunRequest{Spec: &errandv1.RunSpec{Command: []string{"after=1h", "log=x"}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	begun, ended := make(chan struct{}, 3), make(chan error, 3)
+	go func() {
+		var last error
+		for _, err := range c.Watch(ctx, run.GetId()) {
+			if last = err; err == nil {
+				begun <- struct{}{}
+			}
+		}
+		ended <- last
+	}()
+	go func() {
+		var last error
+		for _, err := range c.Logs(ctx, &errandv1.LogsRequest{Id: run.GetId(), Follow: true}) {
+			if last = err; err == nil {
+				begun <- struct{}{}
+			}
+		}
+		ended <- last
+	}()
+	go func() { _, err := c.Wait(ctx, run.GetId()); ended <- err }()
+	<-begun
+	<-begun
+	began := time.Now()
+	h.stop(t)
+	for range 3 {
+		if err := <-ended; !errors.Is(err, client.ErrGone) {
+			t.Errorf("a call under way: %v", err)
+		}
+	}
+	if took := time.Since(began); took > 20*time.Second {
+		t.Errorf("took %v", took)
+	}
+}
+
 func TestApplicationStartsAgain(t *testing.T) {
 	h := newHost(silent(t))
 	for range 3 {

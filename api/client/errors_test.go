@@ -81,7 +81,7 @@ func TestErrorTellsAnUnreachableNodeFromWhatIsNone(t *testing.T) {
 	s := startFake(t, nil)
 	c := newClient(t, client.Config{Address: s.URL()})
 	s.Stop()
-	_, err := c.Get(ctx, "r.x")
+	_, err := c.Once().Get(ctx, "r.x")
 	if client.CodeOf(err) != client.CodeUnreachable || !strings.Contains(err.Error(), "no node answers at "+s.URL()+": connection refused") {
 		t.Errorf("nobody listens: %v", err)
 	}
@@ -98,6 +98,7 @@ func TestContextEndsACallWithItsErrorAndItsCause(t *testing.T) {
 	c := newClient(t, client.Config{Address: s.URL()})
 	left := errors.New("left")
 	for name, do := range map[string]func(context.Context) error{
+		"Once":   func(ctx context.Context) error { _, err := c.Once().Get(ctx, "r.a.x"); return err },
 		"Get":    func(ctx context.Context) error { _, err := c.Get(ctx, "r.a.x"); return err },
 		"Submit": func(ctx context.Context) error { _, err := c.Submit(ctx, submission()); return err },
 		"Wait":   func(ctx context.Context) error { _, err := c.Wait(ctx, "r.a.x"); return err },

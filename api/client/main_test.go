@@ -19,7 +19,7 @@ import (
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // quick is patience for tests.
-var quick = client.Patience{First: 100 * time.Millisecond, Again: 20 * time.Second, PauseMin: time.Millisecond, PauseMax: 10 * time.Millisecond}
+var quick = client.Patience{First: 20 * time.Second, Again: 20 * time.Second, PauseMin: time.Millisecond, PauseMax: 10 * time.Millisecond}
 
 func startFake(t *testing.T, set func(*fakeapi.Server)) *fakeapi.Server {
 	t.Helper()

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"net/http"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -150,13 +151,15 @@ func TestWatchOverBrokenConnectionsTellsEachStateOnceAndInOrder(t *testing.T) {
 	s := startFake(t, func(s *fakeapi.Server) {
 		s.Cut = func(procedure string) int {
 			if procedure == errandv1connect.RunServiceWatchProcedure && cut.Add(1) < 4 {
-				return 90
+				return 120
 			}
 			return -1
 		}
 	})
 	live := s.Add(&errandv1.Run{Id: "r.a.x", Status: errandv1.Status_STATUS_PENDING})
 	c := newClient(t, client.Config{Address: s.URL()})
+	var changing sync.WaitGroup
+	defer changing.Wait()
 	last, states := int64(0), 0
 	for run, err := range c.Watch(within(t, 20*time.Second), "r.a.x") {
 		if err != nil {
@@ -169,7 +172,17 @@ func TestWatchOverBrokenConnectionsTellsEachStateOnceAndInOrder(t *testing.T) {
 		states++
 		switch {
 		case states == 1:
-			live.Start()
+			// The next connection begins with the state that is known.
+			calls := s.Calls(errandv1connect.RunServiceWatchProcedure)
+			s.Stop()
+			if err := s.Start(); err != nil {
+				t.Fatal(err)
+			}
+			changing.Go(func() {
+				if err := s.Await(t.Context(), func() bool { return s.Calls(errandv1connect.RunServiceWatchProcedure) > calls }); err == nil {
+					live.Start()
+				}
+			})
 		case states < 6:
 			live.Hold(strings.Repeat("x", states))
 		case states == 6:

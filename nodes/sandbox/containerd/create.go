@@ -27,6 +27,7 @@ import (
 	"github.com/errand-run/errand/nodes/logs/logger"
 	"github.com/errand-run/errand/nodes/sandbox"
 	"github.com/errand-run/errand/nodes/sandbox/containerd/images"
+	"github.com/errand-run/errand/nodes/sandbox/containerd/quiet"
 	"github.com/errand-run/errand/nodes/sandbox/guest/status"
 )
 
@@ -74,6 +75,7 @@ func noteOf(labels map[string]string) note {
 // run. A step that has begun is not cut off by the context, which would leave it
 // half-done; it has a deadline of its own.
 func (d *Driver) Create(ctx context.Context, spec sandbox.Spec) error {
+	ctx = quiet.Context(ctx)
 	if err := checkID(spec.ID); err != nil {
 		return err
 	}

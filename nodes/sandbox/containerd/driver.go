@@ -15,7 +15,6 @@ import (
 	"github.com/containerd/containerd/v2/core/leases"
 	"github.com/containerd/containerd/v2/core/snapshots"
 	"github.com/containerd/errdefs"
-	containerdlog "github.com/containerd/log"
 	"github.com/opencontainers/runtime-spec/specs-go"
 	"go.uber.org/zap"
 	"google.golang.org/grpc"
@@ -26,6 +25,7 @@ import (
 	"github.com/errand-run/errand/nodes/sandbox"
 	"github.com/errand-run/errand/nodes/sandbox/cgroup"
 	"github.com/errand-run/errand/nodes/sandbox/containerd/images"
+	"github.com/errand-run/errand/nodes/sandbox/containerd/quiet"
 )
 
 // Name is the driver's word in a run's spec.
@@ -135,10 +135,8 @@ func New(ctx context.Context, config Config) (*Driver, error) {
 		snapshot: c.SnapshotService(config.Snapshotter), leases: c.LeasesService(),
 		template: sync.OnceValues(func() (*specs.Spec, error) { return newTemplate(config.Namespace) }),
 	}
-	d.open, d.close = context.WithCancel(context.Background())
-	// What the client logs may hold texts of the runtime; its errors tell all we need.
-	_ = containerdlog.SetLevel("fatal")
-	if err := d.greet(ctx); err != nil {
+	d.open, d.close = context.WithCancel(quiet.Context(context.Background()))
+	if err := d.greet(quiet.Context(ctx)); err != nil {
 		d.close()
 		_ = c.Close()
 		return nil, err
@@ -195,6 +193,7 @@ func (d *Driver) Images() *images.Store { return d.store }
 // Idle tells whether no sandbox is left, which is when a private containerd may be
 // stopped with the daemon.
 func (d *Driver) Idle(ctx context.Context) (bool, error) {
+	ctx = quiet.Context(ctx)
 	found, err := d.List(ctx)
 	return len(found) == 0, err
 }

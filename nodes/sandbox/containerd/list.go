@@ -10,6 +10,7 @@ import (
 	task "github.com/containerd/containerd/api/types/task"
 
 	"github.com/errand-run/errand/nodes/sandbox"
+	"github.com/errand-run/errand/nodes/sandbox/containerd/quiet"
 	"github.com/errand-run/errand/nodes/sandbox/guest/status"
 )
 
@@ -17,6 +18,7 @@ import (
 // lease that carries the node's uuid. So one of which somebody deleted a part is still
 // found, and removed.
 func (d *Driver) List(ctx context.Context) ([]sandbox.Info, error) {
+	ctx = quiet.Context(ctx)
 	notes, err := d.notes()
 	if err != nil {
 		return nil, err

@@ -22,6 +22,7 @@ import (
 	"github.com/errand-run/errand/cluster/records"
 	"github.com/errand-run/errand/nodes/logs"
 	"github.com/errand-run/errand/nodes/logs/logger"
+	"github.com/errand-run/errand/nodes/sandbox/containerd/quiet"
 	"github.com/errand-run/errand/nodes/sandbox/guest/pid"
 )
 
@@ -46,6 +47,7 @@ const (
 // Flush has the logger write the log to its end. Where the logger is lost the log gets
 // an end mark that says "incomplete", for readers who wait for one.
 func (d *Driver) Flush(ctx context.Context, id string) (bool, error) {
+	ctx = quiet.Context(ctx)
 	n, err := d.readNote(id)
 	if records.ClassOf(err) == records.ClassNotFound {
 		return false, nil
@@ -114,6 +116,7 @@ func (d *Driver) killLogger(id string) {
 // lease, cgroups, files. Each step has a deadline of its own; a hung logger or shim is
 // killed. It may be repeated, and goes on where it stopped.
 func (d *Driver) Remove(ctx context.Context, id string) error {
+	ctx = quiet.Context(ctx)
 	if err := checkID(id); err != nil {
 		return err
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/errand-run/errand/cluster/records"
 	recordv1 "github.com/errand-run/errand/messages/errand/record/v1"
 	"github.com/errand-run/errand/nodes/sandbox"
+	"github.com/errand-run/errand/nodes/sandbox/containerd/quiet"
 	"github.com/errand-run/errand/nodes/sandbox/guest"
 	"github.com/errand-run/errand/nodes/sandbox/guest/status"
 )
@@ -28,6 +29,7 @@ const (
 // Start lets init run, and returns when its status file says what became of the
 // command: a command that could not be executed is a StartError.
 func (d *Driver) Start(ctx context.Context, id string) (time.Time, error) {
+	ctx = quiet.Context(ctx)
 	n, err := d.readNote(id)
 	if err != nil {
 		return time.Time{}, err
@@ -165,6 +167,7 @@ func (d *Driver) endedAtOnce(id string, code uint32) (time.Time, error) {
 // process itself, found through the runtime and held by a pidfd: no runtime command
 // has to be run for it.
 func (d *Driver) Signal(ctx context.Context, id string, signal int) (bool, error) {
+	ctx = quiet.Context(ctx)
 	if _, err := d.readNote(id); err != nil {
 		return false, err
 	}
@@ -207,6 +210,7 @@ func (d *Driver) Signal(ctx context.Context, id string, signal int) (bool, error
 // Kill kills every process of the sandbox through its cgroup alone: it needs neither
 // containerd nor a shim.
 func (d *Driver) Kill(ctx context.Context, id string) (bool, error) {
+	ctx = quiet.Context(ctx)
 	if err := checkID(id); err != nil {
 		return false, err
 	}

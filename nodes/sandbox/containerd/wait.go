@@ -13,6 +13,7 @@ import (
 
 	"github.com/errand-run/errand/cluster/records"
 	"github.com/errand-run/errand/nodes/sandbox"
+	"github.com/errand-run/errand/nodes/sandbox/containerd/quiet"
 	"github.com/errand-run/errand/nodes/sandbox/guest/status"
 )
 
@@ -39,6 +40,7 @@ type shimWord struct {
 // Wait returns when the main process has ended, and judges by what init and shim say.
 // It goes on through restarts of containerd: one that is away has not lost anything.
 func (d *Driver) Wait(ctx context.Context, id string) (sandbox.Exit, error) {
+	ctx = quiet.Context(ctx)
 	if known, ok := d.exits.Load(id); ok {
 		return known.(sandbox.Exit), nil
 	}

@@ -22,6 +22,7 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"github.com/errand-run/errand/cluster/records"
+	"github.com/errand-run/errand/nodes/sandbox/containerd/quiet"
 )
 
 const (
@@ -47,6 +48,7 @@ var (
 // than it is, or does not fit this machine is of records.ClassInvalid and leaves
 // nothing behind; an error of reader itself is returned as it is.
 func (s *Store) Import(ctx context.Context, name string, reader io.Reader) ([]Image, error) {
+	ctx = quiet.Context(ctx)
 	if name != "" {
 		normal, err := Normalize(name)
 		if err != nil {

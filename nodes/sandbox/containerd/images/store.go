@@ -18,6 +18,7 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"github.com/errand-run/errand/cluster/records"
+	"github.com/errand-run/errand/nodes/sandbox/containerd/quiet"
 )
 
 const (
@@ -89,6 +90,7 @@ func New(client *containerd.Client, config Config) *Store {
 
 // List returns the images, by name.
 func (s *Store) List(ctx context.Context) ([]Image, error) {
+	ctx = quiet.Context(ctx)
 	list, err := s.client.ImageService().List(ctx)
 	if err != nil {
 		return nil, classify("list images", err)
