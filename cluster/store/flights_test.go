@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"pgregory.net/rapid"
 
 	"github.com/errand-run/errand/cluster/flight"
@@ -49,25 +50,25 @@ type condition struct {
 	asItWas bool
 }
 
-var keysOfSketches = []string{"a", "b", "c/1", "c/2", "c/3", "d"}
+var keysOfSketches = []string{"a", "b", "c/1", "c/2", "c/3", "d", "e", "f", "g", "h", "i", "j", "k", "l", "m", "n"}
 
 func drawSketch(t *rapid.T) sketch {
 	key := rapid.SampledFrom(keysOfSketches)
 	conditions := rapid.Custom(func(t *rapid.T) condition {
 		c := condition{Compare: records.Compare{Key: key.Draw(t, "key"), Target: records.TargetCreate, Relation: records.Equal}}
-		switch rapid.IntRange(0, 4).Draw(t, "sort") {
+		switch rapid.IntRange(0, 9).Draw(t, "sort") {
 		case 0:
 			c.Key, c.Prefix = "c/", true
-		case 1:
+		case 1, 2:
 			c.Target, c.Relation = records.TargetMod, records.NotEqual
-		case 2, 3:
+		case 3, 4, 5, 6:
 			c.Target, c.asItWas = records.TargetMod, true
 		}
 		return c
 	})
 	ops := rapid.Custom(func(t *rapid.T) records.Op {
 		op := records.Op{Kind: records.OpKind(rapid.IntRange(int(records.OpGet), int(records.OpDelete)).Draw(t, "kind")), Key: key.Draw(t, "key")}
-		switch wide := rapid.IntRange(0, 5).Draw(t, "wide") == 0; {
+		switch wide := rapid.IntRange(0, 9).Draw(t, "wide") == 0; {
 		case op.Kind == records.OpPut:
 			op.Value = []byte(rapid.StringN(0, 3, 9).Draw(t, "value"))
 		case wide && op.Kind == records.OpGet:
@@ -79,17 +80,18 @@ func drawSketch(t *rapid.T) sketch {
 	})
 	// Twice the same key in one branch is refused whoever else is there.
 	distinct := func(name string, least int) []records.Op {
-		drawn := rapid.SliceOfNDistinct(ops, least, 3, func(op records.Op) string { return op.Key[:1] }).Draw(t, name)
+		drawn := rapid.SliceOfNDistinct(ops, least, 2, func(op records.Op) string { return op.Key[:1] }).Draw(t, name)
 		return drawn
 	}
 	return sketch{rapid.SliceOfN(conditions, 0, 2).Draw(t, "if"), distinct("then", 1), distinct("else", 0)}
 }
 
-// at is the transaction below a root where the keys were written at some revisions.
-func (k sketch) at(root string, was map[string]int64) records.Txn {
+// at is the transaction of a number below a root where the keys were written at some
+// revisions.
+func (k sketch) at(number int, root string, was map[string]int64) records.Txn {
 	txn := records.Txn{Then: under(root, k.then), Else: under(root, k.or)}
 	// It shall be no read, which would not be on a flight.
-	txn.Then = append(txn.Then, records.Op{Kind: records.OpDelete, Key: root + "of nobody"})
+	txn.Then = append(txn.Then, records.Op{Kind: records.OpDelete, Key: fmt.Sprintf("%sof its own/%d", root, number)})
 	for _, c := range k.conditions {
 		compare := c.Compare
 		if c.asItWas {
@@ -129,7 +131,8 @@ func told(root string, result records.Result) string {
 // Whatever is sent together is answered as if it had been sent one by one, and leaves
 // the same behind.
 func TestFlightsAnswerAsOneByOne(t *testing.T) {
-	shared, single := openEmbedded(t), oneByOne(t)
+	registry := prometheus.NewRegistry()
+	shared, single := openAt(t, Config{DataDir: dataDir(t), Metrics: registry}), oneByOne(t)
 	number, flights, members := 0, 0, 0
 	rapid.Check(t, func(r *rapid.T) {
 		number++
@@ -144,9 +147,13 @@ func TestFlightsAnswerAsOneByOne(t *testing.T) {
 			}
 			txns := make([]records.Txn, len(sketches))
 			for k, sketch := range sketches {
-				txns[k] = sketch.at(root, was)
+				txns[k] = sketch.at(k, root, was)
 			}
+			before := flightsOf(t, registry)
 			results := gather(s, txns)
+			if s == shared {
+				flights, members = flights+flightsOf(t, registry)-before, members+len(results)
+			}
 			for k, result := range results {
 				outcomes[i] += told(root, result) + "\n"
 				if result.Err == nil && result.Revision == 0 {
@@ -156,13 +163,6 @@ func TestFlightsAnswerAsOneByOne(t *testing.T) {
 			final := do(t, s, records.Read(records.Range(root)))
 			left[i] = told(root, final)
 			checkRevisions(r, txns, results, final.Responses[0].KVs)
-			if s == shared {
-				seen := map[int64]bool{}
-				for _, result := range results {
-					seen[result.Revision] = true
-				}
-				flights, members = flights+len(seen), members+len(results)
-			}
 		}
 		if outcomes[0] != outcomes[1] {
 			r.Errorf("together:\n%sone by one:\n%s", outcomes[0], outcomes[1])
@@ -171,7 +171,24 @@ func TestFlightsAnswerAsOneByOne(t *testing.T) {
 			r.Errorf("together left\n%s\none by one\n%s", left[0], left[1])
 		}
 	})
-	t.Logf("%d transactions at %d revisions", members, flights)
+	if flights > members*2/3 {
+		t.Errorf("%d transactions left in %d flights: few shared one", members, flights)
+	}
+}
+
+// flightsOf is how many flights a store has had.
+func flightsOf(t *testing.T, registry *prometheus.Registry) (flights int) {
+	t.Helper()
+	families, err := registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, family := range families {
+		if family.GetName() == "errand_store_flight_members" {
+			flights = int(family.GetMetric()[0].GetHistogram().GetSampleCount()) //nolint:gosec // a few thousand
+		}
+	}
+	return flights
 }
 
 // checkRevisions sees that what is left of a transaction has the revision that it was
