@@ -2,11 +2,12 @@
 // etcd: on a server inside this process, under the data directory, or on one
 // that is reached over gRPC.
 //
-// Transactions wait in one first-in-first-out queue and are carried by a bounded
-// number of workers; callers never wait. A write is sent once. Whether it was
-// carried out is an answer of its own: when no reply came, the outcome is unknown
-// and stays so until the caller reads on (protocol: group commit and unknown
-// outcomes). Errors are translated here, once, into records.Class.
+// Transactions that write travel in flights, which package flight puts together; few
+// are under way at a time, and callers never wait. Those that only read go beside
+// them, by a bounded number of workers. A write is sent once. Whether it was carried
+// out is an answer of its own: when no reply came, the outcome is unknown and stays so
+// until the caller reads on (protocol: group commit and unknown outcomes). Errors are
+// translated here, once, into records.Class.
 //
 // Calls about leases go beside the transactions, once each, within a few seconds.
 //
