@@ -74,7 +74,7 @@ func Create(path string, opts WriterOptions) (*Writer, error) {
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("create log: %w", err)
 	}
-	w := &Writer{path: path, opts: opts, buf: make([]byte, 0, bufferBytes)}
+	w := &Writer{path: path, opts: opts}
 	for _, f := range there {
 		info, err := os.Stat(f.path)
 		if err != nil {
@@ -105,6 +105,9 @@ func (w *Writer) Append(stream Stream, data []byte) {
 // Fill adds what one call of read puts into the buffer that it is given, without
 // copying it again, and returns what read returned.
 func (w *Writer) Fill(stream Stream, read func([]byte) (int, error)) (int, error) {
+	if w.buf == nil { // many a log has nothing but its end
+		w.buf = make([]byte, 0, bufferBytes)
+	}
 	// What is written at once goes into one segment, which must not outgrow its size.
 	record := int(min(MaxRecord, max(w.opts.SegmentBytes-headerSize, recordMin)))
 	if min(cap(w.buf), max(int(w.opts.SegmentBytes), headerSize+record))-len(w.buf) < headerSize+record {
