@@ -160,28 +160,32 @@ func (p *Pool) Do(op nodes.SandboxOp, deliver func(nodes.SandboxResult)) {
 	}
 }
 
-// waitThen waits without a goroutine.
+// waitThen waits without a goroutine, but for the moment that it takes to say so.
 func (p *Pool) waitThen(driver sandbox.WaitsThen, op nodes.SandboxOp, deliver func(nodes.SandboxResult)) {
 	w := &wait{op: op, deliver: deliver}
 	p.mu.Lock()
 	closed := p.closed
 	if !closed {
 		p.waits[w] = struct{}{}
+		p.work.Add(1)
 	}
 	p.mu.Unlock()
 	if closed {
 		deliver(failed(records.ClassUnavailable, op, errClosed))
 		return
 	}
-	driver.WaitThen(op.ID, func(exit sandbox.Exit, err error) {
-		p.mu.Lock()
-		_, waiting := p.waits[w]
-		delete(p.waits, w)
-		p.mu.Unlock()
-		if waiting {
-			deliver(nodes.SandboxResult{Exit: exit, Err: err})
-		}
-	})
+	go func() {
+		defer p.work.Done()
+		driver.WaitThen(op.ID, func(exit sandbox.Exit, err error) {
+			p.mu.Lock()
+			_, waiting := p.waits[w]
+			delete(p.waits, w)
+			p.mu.Unlock()
+			if waiting {
+				deliver(nodes.SandboxResult{Exit: exit, Err: err})
+			}
+		})
+	}()
 }
 
 // enqueue puts a job into its lane, unless the pool is closed.

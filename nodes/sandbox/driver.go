@@ -133,8 +133,8 @@ type Driver interface {
 // WaitsThen is a Driver that needs no goroutine for each sandbox that is waited for.
 type WaitsThen interface {
 	// WaitThen calls then once with what Wait without a deadline would return, from this
-	// call or from any goroutine. then does not block and does not call the driver.
-	// After Close it may not come.
+	// call or from any goroutine. It may take as long as a disk does, and no longer. then
+	// does not block and does not call the driver.
 	WaitThen(id string, then func(Exit, error))
 }
 

@@ -18,7 +18,7 @@ import (
 // lifecycleSubmitters submit runs, and in turn as many compare and swap.
 const lifecycleSubmitters = 64
 
-// lifecycles measures full durable lifecycles without any process, and beside them in
+// lifecycles measures full durable lifecycles without any process or log, and beside them in
 // the same run what single compare-and-swaps the same store does over gRPC. A
 // transition is a write of a run's record, counted by the store.
 func lifecycles(ctx context.Context, s sizes) (rows []row, err error) {

@@ -14,7 +14,7 @@ import (
 // What rates are measured with.
 var (
 	truth   = &errandv1.RunSpec{Driver: "process", Command: []string{"/bin/true"}}
-	nothing = &errandv1.RunSpec{Driver: "null", Command: []string{"exit=0"}}
+	nothing = &errandv1.RunSpec{Driver: "null", Command: []string{"exit=0", "no-log"}}
 )
 
 // rate is how much was done in one round.

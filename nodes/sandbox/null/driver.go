@@ -198,7 +198,7 @@ func (d *Driver) Start(_ context.Context, id string) (time.Time, error) {
 }
 
 func (x *box) writeLog() error {
-	if len(x.program.Log) == 0 {
+	if len(x.program.Log) == 0 || x.program.NoLog {
 		return nil
 	}
 	w, err := logs.Create(x.state.LogPath, logs.WriterOptions{})
@@ -328,7 +328,7 @@ func (x *box) exit() sandbox.Exit {
 
 // endLog writes the log's end mark, once.
 func (x *box) endLog() error {
-	if x.logEnded {
+	if x.logEnded || x.program.NoLog {
 		return nil
 	}
 	w, err := logs.Create(x.state.LogPath, logs.WriterOptions{})

@@ -12,6 +12,7 @@
 //	ignore-term          TERM does not end it
 //	leftover             processes are left when it has ended
 //	log=TEXT             it writes TEXT and a line end to stdout, at its start
+//	no-log               it has no log, as if its files were lost
 //	start-error=REASON   it can not be started, for good; REASON as in NOT_FOUND
 //	create-error=REASON  it can not be created for now
 package null
@@ -34,6 +35,7 @@ type program struct {
 	IgnoreTerm  bool
 	Leftover    bool
 	Log         []string
+	NoLog       bool
 	StartError  recordv1.Reason
 	CreateError recordv1.Reason
 }
@@ -61,6 +63,8 @@ func parse(command []string) (program, error) {
 			p.Leftover = true
 		case "log":
 			p.Log = append(p.Log, value)
+		case "no-log":
+			p.NoLog = true
 		case "start-error":
 			p.StartError, err = reason(value)
 		case "create-error":
