@@ -36,6 +36,7 @@ demo: ## See a command run in a real container, from nothing
 .PHONY: test
 test: packages guest ## Run every test with the race detector
 	go test -race -timeout 15m ./...
+	go test -run Allocations ./actors/run ./cluster/activation ./nodes ./nodes/journal
 	cd tools && go test -timeout 5m ./...
 
 .PHONY: race

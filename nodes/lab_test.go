@@ -116,20 +116,22 @@ type lab struct {
 	// reverted is told of the journal until it is written.
 	reverted bool
 
-	writes   []WriteJournal
-	calls    []CallLease
-	ops      []DoSandbox
-	commits  []actors.Commit
-	inputs   []actors.Input
-	tells    []actors.Tell
-	watched  []actors.Followed
-	follows  []string
-	timers   map[string]time.Duration
-	reached  Phase
-	failure  error
-	logs     []string
-	created  func(sandbox.Spec)
-	started  func(id string)
+	writes  []WriteJournal
+	calls   []CallLease
+	ops     []DoSandbox
+	commits []actors.Commit
+	inputs  []actors.Input
+	tells   []actors.Tell
+	watched []actors.Followed
+	follows []string
+	timers  map[string]time.Duration
+	reached Phase
+	failure error
+	logs    []string
+	created func(sandbox.Spec)
+	started func(id string)
+	// stepping and stepped are called before and after each turn.
+	stepping func()
 	stepped  func(actors.Input, []actors.Effect)
 	startErr func(id string) error
 	// deaf says of all boxes that come that they are.
@@ -176,6 +178,9 @@ func (l *lab) launch() {
 
 // step gives the machine one input and takes its effects.
 func (l *lab) step(in actors.Input) []actors.Effect {
+	if l.stepping != nil {
+		l.stepping()
+	}
 	effects := l.machine.Step(l.now, in)
 	if l.stepped != nil {
 		l.stepped(in, effects)

@@ -126,6 +126,7 @@ func NewMachine(config MachineConfig) *Machine {
 		config: config, keys: config.Keys,
 		tag:          uint64(config.Incarnation) << 40,
 		starts:       newStarts(config.StartsInFlightMax),
+		assignments:  records.Mirror{KeysOnly: true},
 		loads:        map[uint64]func(JournalContent, error){},
 		writes:       map[uint64]func(error){},
 		commits:      map[uint64]func(records.Result){},

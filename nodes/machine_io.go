@@ -103,7 +103,8 @@ type (
 		State FenceState
 		OK    bool
 	}
-	// SandboxDone is the result of a DoSandbox.
+	// SandboxDone is the result of a DoSandbox. Op says no more than what was done by
+	// which driver to which sandbox.
 	SandboxDone struct {
 		Tag    uint64
 		Op     SandboxOp

@@ -173,6 +173,7 @@ func (m *Machine) running(p *placement, at time.Time) {
 	p.entry.State = recordv1.JournalState_JOURNAL_STATE_STARTED
 	p.entry.StartedAt = at.UnixMilli()
 	p.entry.StartedBoottimeNs = m.now.Boot.Nanoseconds()
+	p.assignment = nil // all that matters from now on is in the entry
 	m.persist(p, func() { m.tellStarted(p) })
 	m.watchTimeout(p)
 	m.awaitExit(p)

@@ -183,13 +183,7 @@ func (n *Node) perform(effect actors.Effect, deliver func(actors.Input)) bool {
 	case WriteJournal:
 		n.ports.Journal.Write(e.Change, func(err error) { deliver(JournalWritten{Tag: e.Tag, Err: err}) })
 	case DoSandbox:
-		ended := n.begin(e.Op.Verb)
-		n.ports.Sandboxes.Do(e.Op, func(result SandboxResult) {
-			ended()
-			op := e.Op
-			op.Spec.Spec = nil // it holds the environment, and nobody needs it any more
-			deliver(SandboxDone{Tag: e.Tag, Op: op, Result: result})
-		})
+		n.doSandbox(e, deliver)
 	case AbandonCreate:
 		n.ports.Sandboxes.Abandon(e.Driver, e.ID)
 	case Reached:
@@ -200,6 +194,17 @@ func (n *Node) perform(effect actors.Effect, deliver func(actors.Input)) bool {
 		return n.performSession(effect, deliver)
 	}
 	return true
+}
+
+// doSandbox holds on to nothing of a spec, which may be large and has the environment:
+// a wait may take very long.
+func (n *Node) doSandbox(e DoSandbox, deliver func(actors.Input)) {
+	ended := n.begin(e.Op.Verb)
+	tag, verb, driver, id := e.Tag, e.Op.Verb, e.Op.Driver, e.Op.ID
+	n.ports.Sandboxes.Do(e.Op, func(result SandboxResult) {
+		ended()
+		deliver(SandboxDone{Tag: tag, Op: SandboxOp{Verb: verb, Driver: driver, ID: id}, Result: result})
+	})
 }
 
 // begin counts what must have ended before a successor of the node actor may look

@@ -12,9 +12,10 @@ import (
 // placement is one placement that the node knows. Its entry is what the journal
 // holds or is about to hold; the rest is lost in a crash and made up again.
 type placement struct {
-	key        PlacementKey
-	id         string
-	entry      *recordv1.JournalEntry
+	key   PlacementKey
+	id    string
+	entry *recordv1.JournalEntry
+	// assignment is nil once the command runs.
 	assignment *recordv1.Assignment
 	recovered  bool
 	class      class

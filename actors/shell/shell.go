@@ -2,6 +2,7 @@ package shell
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -20,9 +21,9 @@ import (
 // and the supervisor restarts the actor.
 const (
 	// EffectsMax is how many effects one turn may return.
-	EffectsMax = 1 << 16
+	EffectsMax = 1 << 20
 	// TimersMax is how many named timers may run at a time.
-	TimersMax = 1 << 16
+	TimersMax = 1 << 18
 	// FollowsMax is how many prefixes an actor may follow.
 	FollowsMax = 64
 )
@@ -70,15 +71,14 @@ type shell struct {
 	ports       *Ports
 	life        *life
 	incarnation uint64
-	// timers are ordered by name.
-	timers []timer
+	// timers are by name.
+	timers map[string]timer
 	// timerSets numbers the settings of timers.
 	timerSets uint64
 	follows   []follow
 }
 
 type timer struct {
-	name string
 	set  uint64
 	stop func()
 }
@@ -220,48 +220,40 @@ func (s *shell) follow(ctx actor.Context, prefix string) {
 // setTimer sets a timer in place of the one of its name. A negative delay only
 // stops that.
 func (s *shell) setTimer(ctx actor.Context, name string, after time.Duration) {
-	i, found := s.findTimer(name)
+	old, found := s.timers[name]
 	if found {
-		s.timers[i].stop()
+		old.stop()
 	}
 	if after < 0 {
-		if found {
-			s.timers = slices.Delete(s.timers, i, i+1)
-		}
+		delete(s.timers, name)
 		return
 	}
-	if !found {
-		if len(s.timers) >= TimersMax {
-			panic(fmt.Sprintf("shell: more than %d timers", TimersMax))
-		}
-		s.timers = slices.Insert(s.timers, i, timer{name: name})
+	if !found && len(s.timers) >= TimersMax {
+		panic(fmt.Sprintf("shell: more than %d timers", TimersMax))
+	}
+	if s.timers == nil {
+		s.timers = map[string]timer{}
 	}
 	s.timerSets++
 	end := &fired{incarnation: s.incarnation, set: s.timerSets, name: name}
 	self, root := ctx.Self(), ctx.ActorSystem().Root
-	s.timers[i].set = s.timerSets
-	s.timers[i].stop = s.ports.Clock.After(after, func() { root.Send(self, end) })
+	s.timers[name] = timer{set: s.timerSets, stop: s.ports.Clock.After(after, func() { root.Send(self, end) })}
 }
 
 // endTimer forgets a timer that has fired. It reports false for one that was set
 // again or stopped since.
 func (s *shell) endTimer(name string, set uint64) bool {
-	i, found := s.findTimer(name)
-	if !found || s.timers[i].set != set {
+	if t, found := s.timers[name]; !found || t.set != set {
 		return false
 	}
-	s.timers = slices.Delete(s.timers, i, i+1)
+	delete(s.timers, name)
 	return true
-}
-
-func (s *shell) findTimer(name string) (int, bool) {
-	return slices.BinarySearchFunc(s.timers, name, func(t timer, name string) int { return strings.Compare(t.name, name) })
 }
 
 // end stops what would deliver to this incarnation.
 func (s *shell) end() {
-	for _, t := range s.timers {
-		t.stop()
+	for _, name := range slices.Sorted(maps.Keys(s.timers)) {
+		s.timers[name].stop()
 	}
 	for _, f := range s.follows {
 		f.stop()

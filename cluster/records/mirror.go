@@ -10,6 +10,9 @@ import (
 // deleted, what it repeats is not reported again. The zero Mirror is empty, at
 // position 0, and ready for use. It is not safe for concurrent use.
 type Mirror struct {
+	// KeysOnly mirrors keep no values: the changes have them, Get has not.
+	KeysOnly bool
+
 	keys     map[string]KV
 	revision int64
 }
@@ -42,7 +45,7 @@ func (m *Mirror) reset(b Batch) []Event {
 		if event.Deleted {
 			continue
 		}
-		next[event.KV.Key] = event.KV
+		next[event.KV.Key] = m.kept(event.KV)
 		if known, ok := m.keys[event.KV.Key]; !ok || known.Mod != event.KV.Mod {
 			changes = append(changes, event)
 		}
@@ -72,11 +75,19 @@ func (m *Mirror) advance(b Batch) []Event {
 			}
 			delete(m.keys, event.KV.Key)
 		} else {
-			m.keys[event.KV.Key] = event.KV
+			m.keys[event.KV.Key] = m.kept(event.KV)
 		}
 		changes = append(changes, event)
 	}
 	return changes
+}
+
+// kept is what is remembered of a key.
+func (m *Mirror) kept(kv KV) KV {
+	if m.KeysOnly {
+		kv.Value = nil
+	}
+	return kv
 }
 
 // Get returns what is known of a key.

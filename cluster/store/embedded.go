@@ -44,6 +44,8 @@ const (
 	// tickMs is short, so that a start takes tens of milliseconds: there are no
 	// peers whose silence it would have to tell from slowness.
 	tickMs = 20
+	// catchUpEntries is how many entries raft keeps in memory beyond what it must.
+	catchUpEntries = 100
 	// fileTimeout bounds the wait for a file that somebody has open without our lock.
 	fileTimeout = time.Second
 	// socketPathMax is what Linux takes as the path of a unix socket.
@@ -142,6 +144,9 @@ func serverConfig(dir string, log *zap.Logger) *embed.Config {
 	config.AutoCompactionMode = embed.CompactorModePeriodic
 	config.AutoCompactionRetention = compactionRetention
 	config.EnableGRPCGateway = false
+	// There is no follower to catch up: what raft keeps in memory of the past is memory
+	// that a flight of many transactions makes large.
+	config.SnapshotCatchUpEntries = catchUpEntries
 	// A member alone elects itself within one to five ticks.
 	config.TickMs = tickMs
 	config.ElectionMs = 5 * tickMs

@@ -107,8 +107,13 @@ type Pool struct {
 
 // wait is the wait for one sandbox of a driver that calls back.
 type wait struct {
-	op      nodes.SandboxOp
+	id      string
 	deliver func(nodes.SandboxResult)
+}
+
+// refuse answers a wait when the pool is closed.
+func (w *wait) refuse() {
+	w.deliver(failed(records.ClassUnavailable, nodes.SandboxOp{Verb: nodes.VerbWait, ID: w.id}, errClosed))
 }
 
 type laneKey struct {
@@ -149,7 +154,7 @@ func (p *Pool) Do(op nodes.SandboxOp, deliver func(nodes.SandboxResult)) {
 		return
 	}
 	if driver, ok := p.drivers[op.Driver].(sandbox.WaitsThen); ok && op.Verb == nodes.VerbWait {
-		p.waitThen(driver, op, deliver)
+		p.waitThen(driver, op.ID, deliver)
 		return
 	}
 	j := job{op: op, deliver: deliver}
@@ -161,8 +166,8 @@ func (p *Pool) Do(op nodes.SandboxOp, deliver func(nodes.SandboxResult)) {
 }
 
 // waitThen waits without a goroutine, but for the moment that it takes to say so.
-func (p *Pool) waitThen(driver sandbox.WaitsThen, op nodes.SandboxOp, deliver func(nodes.SandboxResult)) {
-	w := &wait{op: op, deliver: deliver}
+func (p *Pool) waitThen(driver sandbox.WaitsThen, id string, deliver func(nodes.SandboxResult)) {
+	w := &wait{id: id, deliver: deliver}
 	p.mu.Lock()
 	closed := p.closed
 	if !closed {
@@ -171,12 +176,12 @@ func (p *Pool) waitThen(driver sandbox.WaitsThen, op nodes.SandboxOp, deliver fu
 	}
 	p.mu.Unlock()
 	if closed {
-		deliver(failed(records.ClassUnavailable, op, errClosed))
+		w.refuse()
 		return
 	}
 	go func() {
 		defer p.work.Done()
-		driver.WaitThen(op.ID, func(exit sandbox.Exit, err error) {
+		driver.WaitThen(w.id, func(exit sandbox.Exit, err error) {
 			p.mu.Lock()
 			_, waiting := p.waits[w]
 			delete(p.waits, w)
@@ -249,7 +254,7 @@ func (p *Pool) Close(ctx context.Context) error {
 	p.waits = nil
 	p.mu.Unlock()
 	for w := range waits {
-		w.deliver(failed(records.ClassUnavailable, w.op, errClosed))
+		w.refuse()
 	}
 	p.endPatient()
 	done := make(chan struct{})

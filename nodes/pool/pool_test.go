@@ -252,3 +252,51 @@ func TestPoolCloseWithoutPatienceCutsShort(t *testing.T) {
 		t.Errorf("start: %v", r.Err)
 	}
 }
+
+// calling is a driver that calls back when it is told to.
+type calling struct {
+	*null.Driver
+	waits chan func(sandbox.Exit, error)
+}
+
+func (c *calling) WaitThen(_ string, then func(sandbox.Exit, error)) { c.waits <- then }
+
+func TestWaitsThatCallBackAreAnsweredOnceAlsoByClose(t *testing.T) {
+	driver := &calling{waits: make(chan func(sandbox.Exit, error), 2)}
+	p := New(map[string]sandbox.Driver{"calling": driver})
+	results := make(chan nodes.SandboxResult, 4)
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	answer := func() (r nodes.SandboxResult) {
+		select {
+		case r = <-results:
+		case <-ctx.Done():
+			t.Fatal("a wait was not answered")
+		}
+		return r
+	}
+	wait := func() func(sandbox.Exit, error) {
+		p.Do(nodes.SandboxOp{Verb: nodes.VerbWait, Driver: "calling", ID: "one"}, func(r nodes.SandboxResult) { results <- r })
+		return <-driver.waits
+	}
+	then := wait()
+	then(sandbox.Exit{Source: "calling"}, nil)
+	if r := answer(); r.Err != nil || r.Exit.Source != "calling" {
+		t.Fatalf("answered by %+v", r)
+	}
+	late := wait()
+	if err := p.Close(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if r := answer(); records.ClassOf(r.Err) != records.ClassUnavailable {
+		t.Fatalf("a close answers by %v", r.Err)
+	}
+	late(sandbox.Exit{}, nil)
+	p.Do(nodes.SandboxOp{Verb: nodes.VerbWait, Driver: "calling", ID: "one"}, func(r nodes.SandboxResult) { results <- r })
+	if r := answer(); records.ClassOf(r.Err) != records.ClassUnavailable {
+		t.Fatalf("a closed pool answers by %v", r.Err)
+	}
+	if len(results) != 0 {
+		t.Fatal("a wait was answered twice")
+	}
+}

@@ -1,0 +1,42 @@
+package nodes
+
+import (
+	"fmt"
+	"testing"
+
+	actorv1 "github.com/errand-run/errand/messages/errand/actor/v1"
+)
+
+func TestLightDriversDoNotWaitBehindTheProcessor(t *testing.T) {
+	s := newStation(t)
+	s.machine.config.Drivers = append(s.machine.config.Drivers, "light")
+	s.machine.config.LightDrivers = []string{"light"}
+	start := func(run, driver string) {
+		a := s.assignment()
+		a.Run, a.Spec.Driver = "r.default."+run, driver
+		s.assign(a)
+		s.tell(&actorv1.Start{Assignment: a, Commit: s.commit})
+	}
+	for i := range 4 {
+		start(fmt.Sprintf("heavy%d", i), "null")
+	}
+	start("light", "light")
+	created := map[string]int{}
+	for _, op := range s.ops {
+		if op.Op.Verb == VerbCreate {
+			created[op.Op.Driver]++
+		}
+	}
+	if most := s.machine.config.StartsInFlightMax; created["null"] != most || created["light"] != 1 {
+		t.Fatalf("under way are %v, want %d of the heavy driver and the light one", created, most)
+	}
+	s.do(VerbCreate)
+	s.write()
+	s.do(VerbStart)
+	if queued := len(s.machine.starts.heavy.queue); queued != 1 {
+		t.Fatalf("%d wait after one has started, want 1", queued)
+	}
+	if _, ok := s.timers["slot/"+s.machine.placements[s.ops[len(s.ops)-1].Op.ID].id]; !ok {
+		t.Error("a heavy create may keep its slot for ever")
+	}
+}
