@@ -178,6 +178,31 @@ func TestCloseStopsWhatFxCanNot(t *testing.T) {
 	newHost(config).start(t)
 }
 
+// Nor does fx roll back when another hook has used up the time of the start.
+func TestCloseTakesDownWhatFxDidNotRollBack(t *testing.T) {
+	config := silent(t)
+	config.Listen = freeAddress(t)
+	before, ignored := descriptors(t), goleak.IgnoreCurrent()
+	reached := make(chan struct{})
+	h := newHost(config, fx.Invoke(func(lifecycle fx.Lifecycle, _ *boot.Instance) {
+		lifecycle.Append(fx.Hook{OnStart: func(ctx context.Context) error {
+			close(reached)
+			<-ctx.Done()
+			return ctx.Err()
+		}})
+	}))
+	ctx, cancel := context.WithCancel(t.Context())
+	go func() { <-reached; cancel() }()
+	if err := h.Start(ctx); !errors.Is(err, context.Canceled) {
+		t.Errorf("the start says %v", err)
+	}
+	if err := h.node.Close(within(t, time.Minute)); err != nil {
+		t.Error(err)
+	}
+	wantNothingLeft(t, before, ignored)
+	newHost(config).start(t)
+}
+
 // A call that does not end holds a stop up for as long as its context lasts, no more.
 func TestStopWhoseContextEndsCutsTheCallsUnderWay(t *testing.T) {
 	config := silent(t)
