@@ -146,6 +146,7 @@ func TestStartsAreDatedAsTheyWere(t *testing.T) {
 		{"at the start", "", func(*script) {}, 0},
 		{"when it was heard of", check.G7, func(*script) {}, 20 * time.Second},
 		{"by a clock that was wrong once", "", func(s *script) { s.fault("n2", "wall_step", true, false); s.fault("n2", "wall_step", false, false) }, 20 * time.Second},
+		{"by a machine that stood still without counting", "", func(s *script) { s.machine("n1", "frozen"); s.machine("n1", "resumed") }, 20 * time.Second},
 		{"of a command that was out of sight", "", func(s *script) { s.fault("n1", "reboot", true, false) }, 20 * time.Second},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -20,10 +20,9 @@ func (*g7Dates) Guarantee() Guarantee { return G7 }
 
 func (g *g7Dates) Observe(l *Ledger, e history.Event, report func(Finding)) {
 	switch e.Kind {
-	case history.KindFault:
+	case history.KindFault, history.KindMachine:
 		f, ok := e.Detail.(history.Fault)
-		// A pause that no clock counts leaves the wall behind for good; the name is package machine's.
-		g.wrong = g.wrong || ok && (f.Name == "wall_step" || f.Name == "drift" || f.Name == "pause that boottime does not count")
+		g.wrong = g.wrong || ok && f.Name == "wall_step" || driftsApart(e)
 	case history.KindCommit:
 		if g.wrong || l.config.Epoch == 0 {
 			return
@@ -50,6 +49,14 @@ func (*g7Dates) judge(l *Ledger, r *Run, report func(Finding)) {
 	if off := l.off(last.GetStartedAt(), c.Started); off > dateSlack {
 		report(Finding{Run: r.ID, Node: c.Node, Text: fmt.Sprintf("%v is said to have started %v off", c, off)})
 	}
+}
+
+// driftsApart tells whether an event leaves a machine with clocks that are off: its
+// oscillator is wrong, or it stands still without counting. The words are those of
+// package machine.
+func driftsApart(e history.Event) bool {
+	f, ok := e.Detail.(history.Fault)
+	return ok && (f.Name == "drift" || f.Name == "pause that boottime does not count") || e.Kind == history.KindMachine && e.Text == "frozen"
 }
 
 // off is how far a recorded time is from a true one.

@@ -31,7 +31,8 @@ type g9NotEarly struct {
 	// asked is when a client first asked for a run that has not ended: its bounds count
 	// from there, however long the store took to create it.
 	asked map[string]time.Duration
-	// drifts says that a clock has drifted at some time: it may be off since.
+	// drifts says that a machine's clocks have drifted apart at some time: they may be
+	// off since.
 	drifts bool
 }
 
@@ -43,6 +44,7 @@ type wallStep struct {
 func (*g9NotEarly) Guarantee() Guarantee { return G9 }
 
 func (g *g9NotEarly) Observe(l *Ledger, e history.Event, report func(Finding)) {
+	g.drifts = g.drifts || driftsApart(e)
 	switch e.Kind {
 	case history.KindFault:
 		if f, ok := e.Detail.(history.Fault); ok {
@@ -103,7 +105,6 @@ func (g *g9NotEarly) clocksRight(since time.Duration) bool {
 }
 
 func (g *g9NotEarly) fault(e history.Event, f history.Fault) {
-	g.drifts = g.drifts || f.Name == "drift"
 	switch {
 	case f.Name != "wall_step" && f.Begin:
 		g.others, g.otherAt = g.others+1, e.At

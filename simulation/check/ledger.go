@@ -134,7 +134,7 @@ var harmless = map[string]bool{
 	"crash": true, "restart": true, "panic": true, "disk_stall": true, "disk_full": true, "disk_errors": true,
 	"wall_step": true, "drift": true, "store_away": true, "watch_lag": true, "unknown": true, "leader_pause": true,
 	"leader_change": true, "member_cut": true, "compaction": true, "store_refuses": true, "slow_create": true,
-	"failed_start": true, "doubled_exit": true, "guard_death": true,
+	"failed_start": true, "runtime_away": true, "doubled_exit": true, "guard_death": true,
 }
 
 // forgetful are the faults that take a journal, or a part of it, from its machine.

@@ -5,6 +5,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/errand-run/errand/cluster/records"
 	recordv1 "github.com/errand-run/errand/messages/errand/record/v1"
 	"github.com/errand-run/errand/nodes"
 	"github.com/errand-run/errand/nodes/sandbox"
@@ -100,6 +101,19 @@ func (m *Machine) VanishSandbox(id string) bool {
 		})
 	}
 	return true
+}
+
+// BreakWaits fails everything that waits for an exit, as when the runtime is started
+// again. What it runs goes on, and may be waited for anew.
+func (m *Machine) BreakWaits() {
+	for _, b := range m.runtime.sorted() {
+		waiters := b.waiters
+		b.waiters = nil
+		for _, w := range waiters {
+			result := nodes.SandboxResult{Err: records.Errorf(records.ClassUnavailable, "%s sandbox %s: the connection broke", nodes.VerbWait, b.info.ID)}
+			m.timers.after(0, false, func() { w.daemon.answer(func() { w.deliver(result) }) })
+		}
+	}
 }
 
 // CrashShim ends whoever watches over a sandbox's command, so that the command's end

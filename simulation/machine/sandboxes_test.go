@@ -131,6 +131,21 @@ func TestCreateFaults(t *testing.T) {
 	}
 }
 
+// A runtime that is started again breaks off who waits; who asks anew hears the exit.
+func TestBrokenWaitCanBeAskedAgain(t *testing.T) {
+	b := newBench(t, 1, calm())
+	b.run("e1", "sleep-exit", "5s", "3")
+	broken := b.begin(nodes.SandboxOp{Verb: nodes.VerbWait, ID: "e1"})
+	b.pass(second)
+	b.BreakWaits()
+	b.pass(second)
+	if broken() == nil {
+		t.Fatal("the wait goes on")
+	}
+	isClass(t, broken().Err, records.ClassUnavailable)
+	isCode(t, b.verb(nodes.VerbWait, "e1"), 3, 0)
+}
+
 func TestHangingCreateEndsWhenItIsAbandonedOrItsTimeIsOver(t *testing.T) {
 	for _, leave := range []float64{0, 1} {
 		b := newBench(t, 1, calm())

@@ -8,6 +8,7 @@ import (
 
 	"github.com/errand-run/errand/cluster/records"
 	recordv1 "github.com/errand-run/errand/messages/errand/record/v1"
+	"github.com/errand-run/errand/nodes"
 )
 
 // erasedAtAck lets a node forget a placement as soon as its outcome is acknowledged:
@@ -152,5 +153,29 @@ func unknownSentAgain(seat Seat) {
 			deliver(result)
 		})
 		return true
+	}}
+}
+
+// unavailableTakenForLost takes a runtime that does not answer a wait for one that does
+// not know the sandbox.
+func unavailableTakenForLost(seat Seat) {
+	waits(seat, func(op nodes.SandboxOp, deliver func(nodes.SandboxResult)) {
+		deliver(nodes.SandboxResult{Err: records.Errorf(records.ClassNotFound, "wait for sandbox %s: it is gone", op.ID)})
+	})
+}
+
+// waitsGivenUp waits for ever for the exit that a runtime was not there to tell.
+func waitsGivenUp(seat Seat) { waits(seat, func(nodes.SandboxOp, func(nodes.SandboxResult)) {}) }
+
+// waits changes what becomes of a wait that the runtime did not answer.
+func waits(seat Seat, unanswered func(op nodes.SandboxOp, deliver func(nodes.SandboxResult))) {
+	seat.Ports.Sandboxes = sandboxes{seat.Ports.Sandboxes, func(op nodes.SandboxOp, deliver func(nodes.SandboxResult), next func(nodes.SandboxOp, func(nodes.SandboxResult))) {
+		next(op, func(result nodes.SandboxResult) {
+			if op.Verb == nodes.VerbWait && result.Err != nil && records.ClassOf(result.Err) == records.ClassUnavailable {
+				unanswered(op, deliver)
+				return
+			}
+			deliver(result)
+		})
 	}}
 }

@@ -71,6 +71,8 @@ func Table() []Mutation {
 		{Name: "guard in solo", Seeds: 10, How: "the fence of a node that is alone is armed", Breaks: []check.Guarantee{check.G7}, Wrap: fenceInSolo, Wanted: plan.Wanted{Nodes: 1, Classes: []plan.Class{}}, Shape: solo},
 		{Name: "codes made up", Seeds: 10, How: "a command that the runtime has lost is given the code 137", Breaks: []check.Guarantee{check.G7}, Wrap: codesMadeUp, Shape: losses},
 		{Name: "loss unnoticed", Seeds: 20, How: "a wait for a sandbox that has vanished is never answered", Breaks: append(pending, check.G8), Wrap: lossUnnoticed, Shape: losses},
+		{Name: "unavailable is lost", Seeds: 10, How: "a sandbox whose runtime does not answer is taken for gone", Breaks: []check.Guarantee{check.G8}, Wrap: unavailableTakenForLost, Wanted: quiet, Shape: runtimesAway},
+		{Name: "wait given up", Seeds: 10, How: "an exit is not asked for again when the runtime has not answered", Breaks: pending, Wrap: waitsGivenUp, Wanted: quiet, Shape: runtimesAway},
 		{Name: "leftover spared", Seeds: 20, How: "an end is told at the main process's exit, what that leaves behind lives on", Breaks: []check.Guarantee{check.G4}, Wrap: leftoverSpared, Wanted: quiet, Shape: orphans},
 		{Name: "tokens alike", Seeds: 10, How: "every command carries the same fencing token", Breaks: []check.Guarantee{check.G12}, Wrap: tokensAlike, Wanted: quiet},
 		{Name: "removal forgotten", Seeds: 10, How: "a sandbox is told to be removed and stays", Breaks: []check.Guarantee{check.G10}, Wrap: removesForgotten, Wanted: quiet},
@@ -239,6 +241,20 @@ func isolations(p *plan.Plan) {
 }
 
 func solo(p *plan.Plan) { p.Options.Solo, p.Options.Members = true, 1 }
+
+// runtimesAway let the runtime of each node be away for a moment now and then, while
+// commands run.
+func runtimesAway(p *plan.Plan) {
+	const times = 4
+	for i, node := range p.Options.NodeNames() {
+		for k := range times {
+			begin := later(p, k, times) + plan.Duration(i)*plan.Duration(time.Second)
+			submit(p, begin-plan.Duration(8*time.Second), node, plan.Command{Takes: plan.Duration(20 * time.Second)})
+			addFault(p, begin, plan.Duration(2*time.Second), plan.RuntimeAway{Node: node})
+		}
+	}
+	p.Options.SandboxesMax = 32
+}
 
 // losses let the sandboxes of each node vanish now and then.
 func losses(p *plan.Plan) {

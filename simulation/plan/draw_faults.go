@@ -332,4 +332,5 @@ var recipes = []recipe{
 	}},
 	{ClassNode, 1, func(d *drawer) { d.add(d.lasts(), DiskErrors{Node: d.node(), Chance: d.Float64()}) }},
 	{ClassSandbox, 1.5, func(d *drawer) { d.add(d.lasts(), Flaky{Node: d.node(), Chance: d.Float64()}) }},
+	{ClassSandbox, 2, func(d *drawer) { d.add(min(d.lasts(), windowLong/2), RuntimeAway{Node: d.node()}) }},
 }

@@ -133,6 +133,7 @@ var kinds = []What{
 	Selected{},
 	DiskErrors{},
 	Flaky{},
+	RuntimeAway{},
 }
 
 // Faults of the network and of what nodes believe of each other.
@@ -372,6 +373,11 @@ type (
 	}
 	// GuardDeath kills the guard of a node, which comes back at the end.
 	GuardDeath struct {
+		Node string `json:"node"`
+	}
+	// RuntimeAway lets the runtime of a node answer nothing for a while, as when it is
+	// started again: whoever waits for an exit hears that it is not there. Sandboxes go on.
+	RuntimeAway struct {
 		Node string `json:"node"`
 	}
 	// Flaky lets the runtime of a node do what it is asked to and not say so, leave what

@@ -395,3 +395,12 @@ func (Flaky) Class() Class { return ClassSandbox }
 
 // On is its node.
 func (f Flaky) On() string { return f.Node }
+
+// Kind names the fault.
+func (RuntimeAway) Kind() string { return "runtime_away" }
+
+// Class is sandbox.
+func (RuntimeAway) Class() Class { return ClassSandbox }
+
+// On is its node.
+func (f RuntimeAway) On() string { return f.Node }

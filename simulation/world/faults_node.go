@@ -223,6 +223,9 @@ func (w *World) applySandbox(a *active) (end func()) {
 			return w.refreshed(s)
 		}
 		return nil
+	case plan.RuntimeAway:
+		s.BreakWaits()
+		return w.refreshed(s)
 	case plan.GuardDeath:
 		s.KillGuard()
 		return s.StartGuard
@@ -275,6 +278,8 @@ func alter(f *machine.Faults, a *active) {
 		f.Disk.Full = true
 	case plan.DiskErrors:
 		f.Disk.ErrorRate = what.Chance
+	case plan.RuntimeAway:
+		f.Runtime.UnavailableRate = 1
 	case plan.Flaky:
 		f.Runtime.AnswerLostRate, f.Runtime.CreateLeaveRate = what.Chance, what.Chance
 		f.Runtime.IncompleteRate, f.Runtime.KeepRate = what.Chance, what.Chance
