@@ -109,6 +109,9 @@ func (s *Store) carry(f *flight.Flight[*pending]) landing {
 	var sole *pending
 	if len(f.Members) == 1 {
 		sole = f.Members[0].Owner
+		if sole.expired() {
+			return landing{err: notSent(sole.caller)}
+		}
 		if sole.caller != nil {
 			parent = sole.caller
 		}

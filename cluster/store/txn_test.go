@@ -328,6 +328,27 @@ func TestDoEndsWithItsContext(t *testing.T) {
 	}
 }
 
+func TestWriteOfACallerThatHasGoneIsNotSent(t *testing.T) {
+	s := openEmbedded(t)
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	if _, err := s.Do(ctx, putTxn("k", "")); records.ClassOf(err) != records.ClassDeadline {
+		t.Errorf("handed over too late: %v (%v)", err, records.ClassOf(err))
+	}
+	// He goes between its departure and the moment at which it is sent.
+	p := &pending{txn: putTxn("k", ""), caller: ctx, deadline: time.Now().Add(OpTimeout)}
+	s.mu.Lock()
+	p.member = s.machine.Submit(p.txn, p)
+	l := s.carry(s.departures()[0])
+	s.mu.Unlock()
+	if records.ClassOf(l.err) != records.ClassDeadline {
+		t.Errorf("gone just before: %v (%v)", l.err, records.ClassOf(l.err))
+	}
+	if _, ok := do(t, s, records.Read(records.Get("k"))).First(0); ok {
+		t.Error("it was sent")
+	}
+}
+
 func TestMetricsCountOutcomes(t *testing.T) {
 	registry := prometheus.NewRegistry()
 	s := openAt(t, Config{DataDir: dataDir(t), Metrics: registry})
