@@ -31,15 +31,26 @@ func main() {
 
 func serve(ctx context.Context, dir string, out io.Writer) (err error) {
 	var node *boot.Instance
-	output := &sink{out: out, ended: make(chan struct{})}
+	type piece struct {
+		run string
+		*errandv1.LogsResponse
+	}
+	written := make(chan piece)
+	sink := func(ctx context.Context, run string, message *errandv1.LogsResponse) error {
+		select {
+		case written <- piece{run, message}:
+			return nil
+		case <-ctx.Done(): // the node stops
+			return ctx.Err()
+		}
+	}
 	app := fx.New(
 		boot.Node(boot.Config{
 			Name: "embedded", DataDir: dir, Listen: boot.ListenNone,
 			Drivers: []string{boot.DriverProcess}, SandboxInit: os.Getenv("SANDBOX_INIT"),
 		}),
-		fx.Replace(boot.Parts{LogSink: output.take}),
-		fx.Populate(&node),
-		fx.StartTimeout(boot.StartTimeout), fx.StopTimeout(boot.StopTimeout), fx.NopLogger,
+		fx.Replace(boot.Parts{LogSink: sink}),
+		fx.Populate(&node), fx.NopLogger,
 	)
 	if err := app.Start(ctx); err != nil {
 		return err
@@ -51,28 +62,18 @@ func serve(ctx context.Context, dir string, out io.Writer) (err error) {
 	if err != nil {
 		return err
 	}
-	if run, err = node.Client().Wait(ctx, run.GetId()); err != nil {
-		return err
-	}
-	<-output.ended
-	_, err = fmt.Fprintf(out, "%s with code %d\n", run.GetStatus(), run.GetExitCode())
-	return err
-}
-
-// sink writes what the run writes, each piece behind the stream that it came from.
-type sink struct {
-	out   io.Writer
-	ended chan struct{}
-}
-
-func (s *sink) take(_ context.Context, _ string, message *errandv1.LogsResponse) error {
-	if message.GetEnd() != nil {
-		defer close(s.ended)
-	}
-	for _, chunk := range message.GetChunks() {
-		if _, err := fmt.Fprintf(s.out, "%s: %s", chunk.GetStream(), chunk.GetData()); err != nil {
-			return err
+	for ended := false; !ended; {
+		piece := <-written
+		if piece.run != run.GetId() {
+			continue // of a run that an earlier process has left
 		}
+		for _, chunk := range piece.GetChunks() {
+			fmt.Fprintf(out, "%s: %s", chunk.GetStream(), chunk.GetData())
+		}
+		ended = piece.GetEnd() != nil
 	}
-	return nil
+	if run, err = node.Client().Wait(ctx, run.GetId()); err == nil {
+		fmt.Fprintf(out, "%s with code %d\n", run.GetStatus(), run.GetExitCode())
+	}
+	return err
 }
