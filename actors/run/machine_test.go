@@ -353,6 +353,9 @@ func TestRecordOfANewerWriterIsLeftAlone(t *testing.T) {
 	}
 }
 
+// TestTimeoutBackupStopsWhatTheNodeForgot: the first clock that finds the timeout long
+// passed may be wrong, or that of the node that has dated the start, so it counts once
+// more.
 func TestTimeoutBackupStopsWhatTheNodeForgot(t *testing.T) {
 	b := newBench(t, true, "n1")
 	b.place()
@@ -364,6 +367,17 @@ func TestTimeoutBackupStopsWhatTheNodeForgot(t *testing.T) {
 		t.Fatalf("told %v", m)
 	}
 	b.now = at(100 * time.Second)
+	b.wake()
+	b.land()
+	if run := b.record(); run.GetWish() != nil || run.GetOverdueAt() != b.now.Milli() {
+		t.Fatalf("when it is found: %v", run)
+	}
+	b.now = at(199 * time.Second)
+	b.wake()
+	if b.commit != nil {
+		t.Fatal("ended before it has counted once more")
+	}
+	b.now = at(200 * time.Second)
 	b.wake()
 	b.land()
 	_, m := b.told()

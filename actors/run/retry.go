@@ -103,7 +103,7 @@ func again(now actors.Instant, run *recordv1.Run, result outcome, after ...follo
 	run.Attempt++
 	run.Status, run.Reason, run.Message, run.ExitCode = recordv1.Status_STATUS_PENDING, recordv1.Reason_REASON_UNSPECIFIED, "", nil
 	run.Placement, run.Placements, run.Voids, run.Wish = nil, 0, 0, nil
-	run.HoldReason, run.HoldMessage = recordv1.Reason_REASON_UNSPECIFIED, ""
+	run.HoldReason, run.HoldMessage, run.OverdueAt = recordv1.Reason_REASON_UNSPECIFIED, "", 0
 	run.NotBefore = milliAfter(now, retryWait(run))
 	run.AttemptQueuedAt = run.GetNotBefore()
 	return decision{change: changeUnplace, run: run, node: node, nextWake: nextWake(now, run), after: after}

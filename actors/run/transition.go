@@ -295,10 +295,22 @@ func lookRunning(now actors.Instant, s snapshot, _ request) decision {
 	if s.run.GetWish() != nil {
 		return remindOfWish(s)
 	}
+	if timeoutLongPassed(now, s.run) && s.run.GetOverdueAt() == 0 {
+		return noteOverdue(now, s)
+	}
 	if timeoutLongPassed(now, s.run) {
 		return wish(now, s, &recordv1.Wish{Reason: recordv1.Reason_REASON_TIMEOUT, By: byEngine, At: now.Milli()})
 	}
 	return decision{lookAgain: untilWake(now, s.run)}
+}
+
+// noteOverdue has the backup of the timeout count from now. The start was dated by a
+// clock that may have been behind without anybody's knowledge, and nothing is ended by
+// the clock of one node alone.
+func noteOverdue(now actors.Instant, s snapshot) decision {
+	run := proto.CloneOf(s.run)
+	run.OverdueAt = now.Milli()
+	return decision{change: changeUpdate, run: run, nextWake: nextWake(now, run)}
 }
 
 // remindOfWish tells the node again of a wish, in case it missed both the message

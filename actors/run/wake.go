@@ -61,11 +61,11 @@ func timeoutBackup(run *recordv1.Run) int64 {
 	if run.GetSpec().GetTimeoutMs() <= 0 {
 		return 0
 	}
-	startedAt := run.GetStartedAt()
-	if i := attemptIndex(run); i >= 0 {
-		startedAt = run.GetAttempts()[i].GetStartedAt()
+	from := run.GetOverdueAt()
+	if i := attemptIndex(run); from == 0 && i >= 0 {
+		from = run.GetAttempts()[i].GetStartedAt()
 	}
-	return startedAt + run.GetSpec().GetTimeoutMs() + run.GetSpec().GetStopGraceMs() + timeoutSlack.Milliseconds()
+	return from + run.GetSpec().GetTimeoutMs() + run.GetSpec().GetStopGraceMs() + timeoutSlack.Milliseconds()
 }
 
 func startDeadlinePassed(now actors.Instant, run *recordv1.Run) bool {

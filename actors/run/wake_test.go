@@ -19,6 +19,7 @@ func TestNoClockThatWasSetKeepsARunFromBeingLookedAt(t *testing.T) {
 	placed := &recordv1.Run{Status: recordv1.Status_STATUS_PENDING, Placement: held, QueuedAt: milli(0)}
 	ran := &recordv1.Run{
 		Status: recordv1.Status_STATUS_RUNNING, Placement: held, StartedAt: milli(0), Spec: &recordv1.Spec{TimeoutMs: time.Hour.Milliseconds()},
+		Attempts: []*recordv1.Attempt{{StartedAt: milli(0)}},
 	}
 	for _, c := range []struct {
 		name      string

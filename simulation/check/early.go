@@ -34,6 +34,9 @@ type g9NotEarly struct {
 	// drifts says that a machine's clocks have drifted apart at some time: they may be
 	// off since.
 	drifts bool
+	// stood says that a wall clock has stood still: it is behind since, so what is queued
+	// by it has waited for long already. It stops no command early.
+	stood bool
 }
 
 type wallStep struct {
@@ -44,7 +47,6 @@ type wallStep struct {
 func (*g9NotEarly) Guarantee() Guarantee { return G9 }
 
 func (g *g9NotEarly) Observe(l *Ledger, e history.Event, report func(Finding)) {
-	g.drifts = g.drifts || driftsApart(e)
 	switch e.Kind {
 	case history.KindFault:
 		if f, ok := e.Detail.(history.Fault); ok {
@@ -105,6 +107,8 @@ func (g *g9NotEarly) clocksRight(since time.Duration) bool {
 }
 
 func (g *g9NotEarly) fault(e history.Event, f history.Fault) {
+	g.drifts = g.drifts || f.Name == "drift"
+	g.stood = g.stood || driftsApart(e)
 	switch {
 	case f.Name != "wall_step" && f.Begin:
 		g.others, g.otherAt = g.others+1, e.At
@@ -127,7 +131,7 @@ func (g *g9NotEarly) fault(e history.Event, f history.Fault) {
 // where most clocks are right.
 func (g *g9NotEarly) judges(now time.Duration, r *Run) bool {
 	queued := g.queued(r)
-	if g.others > 0 || g.otherAt >= queued {
+	if g.others > 0 || g.otherAt >= queued || g.stood {
 		return false
 	}
 	believed := false

@@ -983,7 +983,10 @@ type Run struct {
 	AttemptQueuedAt int64 `protobuf:"varint,30,opt,name=attempt_queued_at,json=attemptQueuedAt,proto3" json:"attempt_queued_at,omitempty"`
 	// Nodes that could not start it or were lost with it, latest last: they are asked
 	// after all others.
-	Avoided       []string `protobuf:"bytes,31,rep,name=avoided,proto3" json:"avoided,omitempty"`
+	Avoided []string `protobuf:"bytes,31,rep,name=avoided,proto3" json:"avoided,omitempty"`
+	// When an actor of the run first found its timeout long passed by the start that the
+	// node has dated; 0 for never. The backup of the timeout counts from here.
+	OverdueAt     int64 `protobuf:"varint,32,opt,name=overdue_at,json=overdueAt,proto3" json:"overdue_at,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1233,6 +1236,13 @@ func (x *Run) GetAvoided() []string {
 		return x.Avoided
 	}
 	return nil
+}
+
+func (x *Run) GetOverdueAt() int64 {
+	if x != nil {
+		return x.OverdueAt
+	}
+	return 0
 }
 
 type Placement struct {
@@ -2785,7 +2795,7 @@ const file_errand_record_v1_record_proto_rawDesc = "" +
 	"\x0ebackoff_max_ms\x18\x05 \x01(\x03R\fbackoffMaxMs\x12%\n" +
 	"\x0ejitter_percent\x18\x06 \x01(\x05R\rjitterPercent\x12>\n" +
 	"\fon_node_loss\x18\a \x01(\x0e2\x1c.errand.record.v1.OnNodeLossR\n" +
-	"onNodeLoss\"\xa6\t\n" +
+	"onNodeLoss\"\xc5\t\n" +
 	"\x03Run\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x10\n" +
 	"\x03app\x18\x02 \x01(\tR\x03app\x12\x12\n" +
@@ -2826,7 +2836,9 @@ const file_errand_record_v1_record_proto_rawDesc = "" +
 	"\n" +
 	"late_exits\x18\x1d \x03(\v2\x1a.errand.record.v1.LateExitR\tlateExits\x12*\n" +
 	"\x11attempt_queued_at\x18\x1e \x01(\x03R\x0fattemptQueuedAt\x12\x18\n" +
-	"\aavoided\x18\x1f \x03(\tR\aavoided\x1a9\n" +
+	"\aavoided\x18\x1f \x03(\tR\aavoided\x12\x1d\n" +
+	"\n" +
+	"overdue_at\x18  \x01(\x03R\toverdueAt\x1a9\n" +
 	"\vLabelsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01B\f\n" +
