@@ -154,12 +154,14 @@ func withoutCurrent(run *recordv1.Run) []*recordv1.Attempt {
 }
 
 // exitKnown tells whether an exit is one that the record holds already: it ended
-// its attempt, or came late before.
+// its attempt, or came late before. An attempt that was given up with its node was
+// ended by nothing that the node has told.
 func exitKnown(run *recordv1.Run, m *actorv1.Exited) bool {
 	exit := m.GetExit()
 	ended := slices.ContainsFunc(run.GetAttempts(), func(a *recordv1.Attempt) bool {
 		sameEnd := a.GetEndedAt() > 0 && (exit.GetAt() <= 0 || a.GetEndedAt() == exitEnd(a, exit))
-		return a.GetNumber() == m.GetAttempt() && a.GetPlacement() == m.GetPlacement() && sameEnd
+		told := a.GetReason() != recordv1.Reason_REASON_NODE_LOST && sameEnd
+		return a.GetNumber() == m.GetAttempt() && a.GetPlacement() == m.GetPlacement() && told
 	})
 	late := slices.ContainsFunc(run.GetLateExits(), func(l *recordv1.LateExit) bool {
 		return l.GetAttempt() == m.GetAttempt() && l.GetPlacement() == m.GetPlacement()

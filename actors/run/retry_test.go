@@ -197,3 +197,23 @@ func TestNodesThatFailARunAreAskedLast(t *testing.T) {
 		t.Errorf("avoids %v", a)
 	}
 }
+
+// TestExitOfALostAttemptIsKeptAsLate: what a node tells of an attempt that was given up
+// with it decides nothing, is kept once, and is acknowledged each time.
+func TestExitOfALostAttemptIsKeptAsLate(t *testing.T) {
+	for _, p := range []phase{running, terminal} {
+		s := inPhase(p)
+		s.run.Attempt = 2
+		s.run.Attempts[0].Number = 2
+		s.run.Attempts = slices.Insert(s.run.Attempts, 0, failed(1, recordv1.Reason_REASON_NODE_LOST))
+		late := exited{&actorv1.Exited{Run: testID, Attempt: 1, Placement: 1, Node: "n1", Exit: &recordv1.Exit{Fenced: true, Reason: recordv1.Reason_REASON_NODE_FENCED}}}
+		d := decide(at(time.Minute), s, late)
+		if len(d.run.GetLateExits()) != 1 || len(d.after) != 1 || d.run.GetStatus() != s.run.GetStatus() {
+			t.Fatalf("%s: %v", p, d.run)
+		}
+		s.run = d.run
+		if d = decide(at(time.Minute), s, late); d.change != changeNothing || len(d.after) != 1 {
+			t.Errorf("%s, told again: %v", p, d.run)
+		}
+	}
+}
