@@ -46,6 +46,8 @@ const (
 	tickMs = 20
 	// catchUpEntries is how many entries raft keeps in memory beyond what it must.
 	catchUpEntries = 100
+	// snapshotEntries is after how many entries of its log the server makes a snapshot.
+	snapshotEntries = 1000
 	// fileTimeout bounds the wait for a file that somebody has open without our lock.
 	fileTimeout = time.Second
 	// socketPathMax is what Linux takes as the path of a unix socket.
@@ -147,6 +149,8 @@ func serverConfig(dir string, log *zap.Logger) *embed.Config {
 	// There is no follower to catch up: what raft keeps in memory of the past is memory
 	// that a flight of many transactions makes large.
 	config.SnapshotCatchUpEntries = catchUpEntries
+	// A start reads the log since the last snapshot, flights and all.
+	config.SnapshotCount = snapshotEntries
 	// A member alone elects itself within one to five ticks.
 	config.TickMs = tickMs
 	config.ElectionMs = 5 * tickMs

@@ -51,7 +51,13 @@ func (d *benchDaemon) again(ctx context.Context, flags ...string) error {
 }
 
 // stop ends the daemon and removes what it left.
-func (d *benchDaemon) stop() error { return errors.Join(d.Stop(), os.RemoveAll(d.dir)) }
+func (d *benchDaemon) stop() error {
+	var err error
+	if d.Daemon != nil { // it may not have come back
+		err = d.Stop()
+	}
+	return errors.Join(err, os.RemoveAll(d.dir))
+}
 
 // processor is what the machine's processors have done since its boot.
 type processor struct {
