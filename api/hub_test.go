@@ -221,3 +221,37 @@ func TestAWatchOfAnEarlierFollowIsNotHeard(t *testing.T) {
 		t.Error("the Reset of a follow that has ended passes for that of the next")
 	}
 }
+
+func TestAListenerIsToldToListAgainWhenChangesMayHaveBeenMissed(t *testing.T) {
+	for name, c := range map[string]struct {
+		// behind has a change wait for the listener when it happens.
+		behind bool
+		// step is how far the store's revision has moved meanwhile.
+		step int64
+	}{"while it waits": {false, 1}, "while it is behind": {true, 1}, "by a store that is not as far": {false, -5}} {
+		t.Run(name, func(t *testing.T) {
+			s, store := newHubServer(t)
+			s.watches.mu.Lock()
+			s.watches.begin()
+			s.watches.mu.Unlock()
+			store.reset()
+			l, err := s.watches.listen(t.Context(), "web", 0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer l.leave()
+			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+			defer cancel()
+			if c.behind {
+				store.change(false)
+			} else if _, _, err := l.next(ctx, time.Millisecond); err != nil {
+				t.Fatal(err)
+			}
+			store.mod += c.step
+			store.reset()
+			if changes, _, err := l.next(ctx, time.Minute); err == nil || !strings.Contains(err.Error(), "list again") {
+				t.Errorf("was told of %d changes, %v", len(changes), err)
+			}
+		})
+	}
+}

@@ -155,3 +155,36 @@ func TestFollowChangesGoesOnOverAnInterruption(t *testing.T) {
 		})
 	}
 }
+
+func TestFollowChangesGoesOnWithAnotherWatch(t *testing.T) {
+	s := openEmbedded(t)
+	batches := make(chan records.Batch, 100)
+	t.Cleanup(s.FollowChanges("c/", func(batch records.Batch) { batches <- batch }))
+	if first := <-batches; !first.Reset {
+		t.Fatalf("begins with %+v", first)
+	}
+	var heard string
+	next := func(want string) {
+		t.Helper()
+		for timeout := time.After(patience); heard != want; {
+			select {
+			case batch := <-batches:
+				if batch.Reset {
+					t.Fatalf("began anew after %q", heard)
+				}
+				for _, event := range batch.Events {
+					heard += string(event.KV.Value)
+				}
+			case <-timeout:
+				t.Fatalf("heard %q, want %q", heard, want)
+			}
+		}
+	}
+	do(t, s, putTxn("c/1", "a"))
+	next("a")
+	_, listeners := s.listeners()
+	s.restart(listeners)
+	do(t, s, putTxn("c/1", "b"))
+	do(t, s, putTxn("c/2", "c"))
+	next("abc")
+}
