@@ -101,6 +101,8 @@ type Machine struct {
 	epoch    int64
 	draining bool
 	reverted bool
+	// reopening: a session is to follow one of solo whose key was taken away.
+	reopening bool
 	era      era
 
 	placements   map[string]*placement

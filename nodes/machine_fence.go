@@ -206,6 +206,18 @@ func (m *Machine) killPause(try int) time.Duration {
 	return backoff(try)
 }
 
+// reopen registers a node anew whose key somebody has taken away although it is alone.
+// Its session has no end that anybody waits for, so what runs in it goes on.
+func (m *Machine) reopen() {
+	if m.reopening {
+		return
+	}
+	m.reopening = true
+	m.trouble = "the node's key was removed from the store"
+	m.log(actors.LogError, "the node's key was removed from the store; it registers anew, and what runs goes on", "session", m.session)
+	m.registerTry(0)
+}
+
 // applySession looks at the node's own key; the prefix also holds those of nodes
 // whose names begin with this one's. What it was before the session began says
 // nothing.
@@ -220,7 +232,10 @@ func (m *Machine) applySession(batch records.Batch) {
 		}
 		gone = event.Deleted || event.KV.Create != m.session
 	}
-	if gone {
+	switch {
+	case gone && m.leased():
 		m.latch("its session is gone from the store")
+	case gone:
+		m.reopen()
 	}
 }

@@ -26,9 +26,7 @@ func (m *Machine) climb() {
 	case PhaseReconciling:
 		m.emit(actors.Follow{Prefix: m.keys.AssignmentsOf(m.config.ID)})
 		m.emit(actors.Follow{Prefix: m.keys.Drain(m.config.ID)})
-		if m.leased() {
-			m.emit(actors.Follow{Prefix: m.keys.Node(m.config.ID)})
-		}
+		m.emit(actors.Follow{Prefix: m.keys.Node(m.config.ID)})
 	case PhaseAnnounced:
 		m.reach(PhaseAnnounced)
 	}

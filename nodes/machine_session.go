@@ -50,11 +50,16 @@ func (m *Machine) judgeSession(loaded records.Result, try int) {
 	_, m.draining = loaded.First(loadedDrain)
 	kv, exists := loaded.First(loadedSession)
 	if !exists {
-		m.evict(func() {
+		open := func() {
 			if !m.awaitsEra(try) {
 				m.open(info, infoMod, loaded.Responses[loadedAssignments].KVs, try)
 			}
-		})
+		}
+		if m.reopening && !m.reverted && m.epoch == m.meta.GetEpoch() {
+			open()
+		} else {
+			m.evict(open)
+		}
 		return
 	}
 	session := &recordv1.NodeSession{}
@@ -175,7 +180,7 @@ func (m *Machine) enter(infoMod, lease int64, deadline time.Duration, try int) {
 
 // opened goes on with a session: what was held back is told now.
 func (m *Machine) opened(session int64) {
-	m.session, m.trouble, m.reverted = session, "", false
+	m.session, m.trouble, m.reverted, m.reopening = session, "", false, false
 	done := func() {
 		m.log(actors.LogInfo, "session", "node", m.config.ID, "session", m.session, "generation", m.meta.GetGeneration())
 		if m.phase < PhaseRegistered {

@@ -154,10 +154,7 @@ func (w *World) repair(s *seat) {
 	s.PowerOn()
 	s.StartGuard()
 	s.Faults = w.base()
-	// A node that is alone does not look after its key: whoever took that away starts the
-	// daemon again.
-	_, registered := w.Store.State().Get(w.keys.Node(s.name))
-	w.exitIf(s, s.as != s.name || w.plan.Options.Solo && !registered)
+	w.exitIf(s, s.as != s.name)
 	s.as, s.down = s.name, 0
 	w.launch(s)
 }
