@@ -103,7 +103,7 @@ type Machine struct {
 	reverted bool
 	// reopening: a session is to follow one of solo whose key was taken away.
 	reopening bool
-	era      era
+	era       era
 
 	placements   map[string]*placement
 	ofRun        map[string][]*placement
