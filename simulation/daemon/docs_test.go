@@ -30,6 +30,9 @@ func TestCommandsInTheDocumentsWork(t *testing.T) {
 	}
 	blocks := 0
 	for _, path := range append(documents, "../../README.md", "../../CONTRIBUTING.md") {
+		if filepath.Base(path) == "embedding.md" {
+			continue // examples/embed runs its programs and commands, in a module outside
+		}
 		text, err := os.ReadFile(path)
 		if err != nil {
 			t.Fatal(err)
