@@ -17,6 +17,7 @@ import (
 	"go.etcd.io/etcd/server/v3/embed"
 	"go.etcd.io/etcd/server/v3/storage/wal"
 	"go.etcd.io/etcd/server/v3/storage/wal/walpb"
+	"google.golang.org/protobuf/proto"
 )
 
 // ErrDamaged is what an error wraps that says of an embedded store that its files
@@ -147,7 +148,7 @@ func launch(dir string, config *embed.Config) (server *embed.Etcd, err error) {
 // logFaults are what a server says of a write-ahead log that is not what it wrote.
 var logFaults = []error{
 	walpb.ErrCRCMismatch, wal.ErrMetadataConflict, wal.ErrFileNotFound, wal.ErrSnapshotMismatch, wal.ErrSnapshotNotFound,
-	wal.ErrSliceOutOfRange, wal.ErrDecoderNotFound, io.ErrUnexpectedEOF,
+	wal.ErrSliceOutOfRange, wal.ErrDecoderNotFound, io.ErrUnexpectedEOF, proto.Error,
 }
 
 // behind watches for a server that leads with a log that ends before its data

@@ -52,11 +52,12 @@ func TestOpenEmbeddedThatIsDamagedSaysSo(t *testing.T) {
 		}
 	}
 	turn := func(b byte) byte { return ^b }
-	for _, c := range []struct {
+	type damage struct {
 		name   string
 		damage func(t *testing.T, data, log string)
 		says   string
-	}{
+	}
+	cases := []damage{
 		{"data cut off", func(t *testing.T, data, _ string) { must(t, os.Truncate(data, 8192)) }, "8192 bytes"},
 		{"data empty", func(t *testing.T, data, _ string) { must(t, os.Truncate(data, 0)) }, "empty"},
 		{"data zero", func(t *testing.T, data, _ string) { overwrite(t, data, 8192, 1, func(byte) byte { return 0 }) }, "pages"},
@@ -68,8 +69,12 @@ func TestOpenEmbeddedThatIsDamagedSaysSo(t *testing.T) {
 		{"log empty", func(t *testing.T, _, log string) { must(t, os.Truncate(log, 0)) }, "empty"},
 		{"log missing", func(t *testing.T, _, log string) { must(t, os.Remove(log)) }, "missing"},
 		{"log's directory missing", func(t *testing.T, _, log string) { must(t, os.RemoveAll(filepath.Dir(log))) }, "missing"},
-		{"log turned", func(t *testing.T, _, log string) { overwrite(t, log, 9000, 1<<30, turn) }, "crc"},
-	} {
+	}
+	// A bit in a record's value is found by its checksum, one in its frame by the decoder.
+	for at := range 16 {
+		cases = append(cases, damage{fmt.Sprintf("log turned at %d", 9000+at), func(t *testing.T, _, log string) { overwrite(t, log, 9000+at, 1<<30, turn) }, "write-ahead log"})
+	}
+	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			dir, data, log := filled(t)
