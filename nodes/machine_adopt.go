@@ -168,6 +168,8 @@ type orphan struct {
 	killed  bool
 	looks   int
 	removes int
+	// kept: its run lives.
+	kept bool
 }
 
 // mayHaveRun tells whether its command may have been started.
@@ -220,7 +222,11 @@ func (m *Machine) lookAfterOrphan(o *orphan) {
 		}
 		if kv, ok := result.First(0); ok {
 			if run, err := records.DecodeRun(kv); err != nil || !records.Terminal(run.GetStatus()) {
-				m.log(actors.LogWarn, "sandbox of a live run is not in the journal; it is kept for a while", "sandbox", o.info.ID, "run", o.info.Run)
+				if !o.kept {
+					m.log(actors.LogWarn, "sandbox of a live run is not in the journal; it is kept until that has ended, or for a day", "sandbox", o.info.ID, "run", o.info.Run)
+				}
+				o.kept, o.looks = true, 0
+				again()
 				return
 			}
 		}

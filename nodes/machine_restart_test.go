@@ -146,3 +146,30 @@ func TestSandboxOfALiveRunWithoutAnEntryIsKeptForADay(t *testing.T) {
 		t.Error("kept beyond the day")
 	}
 }
+
+// TestSandboxWithoutAnEntryGoesWhenItsRunHasEnded: another attempt of the run may live
+// on elsewhere for a while.
+func TestSandboxWithoutAnEntryGoesWhenItsRunHasEnded(t *testing.T) {
+	s := newStation(t)
+	run := &recordv1.Run{Id: "r.default.orphan", App: "default", Status: recordv1.Status_STATUS_RUNNING}
+	created := s.lab.commit(s.keys.Create(run, 1))
+	id := records.SandboxID(run.GetId(), 1, 1)
+	s.boxes[id] = &labBox{run: run.GetId(), attempt: 1, placement: 1, state: sandbox.StateRunning, alive: true}
+	s.restart()
+	for range 5 {
+		s.pass(OrphanConfirm)
+		s.settle()
+	}
+	if s.boxes[id] == nil {
+		t.Fatal("removed while its run lives")
+	}
+	run.Status, run.EndedAt = recordv1.Status_STATUS_SUCCEEDED, 1
+	s.lab.commit(s.keys.End(run, created.Revision, ""))
+	for range 2 {
+		s.pass(OrphanConfirm)
+		s.settle()
+	}
+	if s.boxes[id] != nil {
+		t.Error("kept although its run has ended")
+	}
+}

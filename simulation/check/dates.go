@@ -43,8 +43,8 @@ func (*g7Dates) judge(l *Ledger, r *Run, report func(Finding)) {
 		return
 	}
 	c := r.CommandOf(last.GetNumber(), last.GetPlacement())
-	if c == nil || !l.InSight(c) {
-		return
+	if c == nil || !l.InSight(c) || l.machine(c.Node).launchedAt > c.Started {
+		return // what was found by a daemon that came up later is dated by when it was found
 	}
 	if off := l.off(last.GetStartedAt(), c.Started); off > dateSlack {
 		report(Finding{Run: r.ID, Node: c.Node, Text: fmt.Sprintf("%v is said to have started %v off", c, off)})

@@ -88,6 +88,9 @@ func stoppedEarly(r *Run) *Command {
 		return nil
 	}
 	last := lastAttempt(r.Record)
+	if last.GetNumber() != r.Record.GetAttempt() {
+		return nil // it waited for another attempt
+	}
 	c := r.CommandOf(last.GetNumber(), last.GetPlacement())
 	if c == nil || c.Alive || c.Cause != "signal" && c.Cause != "kill" || c.Ended-c.Started >= milli(c.TimeoutMs-c.TimeoutMs/100)-earlySlack {
 		return nil

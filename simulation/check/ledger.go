@@ -154,6 +154,8 @@ func (l *Ledger) apply(e history.Event) {
 		m.disturbed, m.disturbedAt = true, e.At
 		if e.Kind == history.KindMachine {
 			m.pause(e)
+		} else {
+			m.launchedAt = e.At
 		}
 	default:
 	}

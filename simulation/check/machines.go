@@ -35,6 +35,8 @@ type machine struct {
 	// paused machines stand still; resumedAt is when the last long pause ended.
 	paused              bool
 	pausedAt, resumedAt time.Duration
+	// launchedAt is when a daemon was last launched or ended.
+	launchedAt time.Duration
 	// undoneAt is when the disk last lost something that it had synced.
 	undoneAt time.Duration
 	// hidden counts the faults under way by which a node may lose sight of a command, or
