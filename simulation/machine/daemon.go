@@ -10,9 +10,11 @@ import (
 
 // Daemon is one life of the daemon on a machine, and the ports of that life.
 type Daemon struct {
-	machine *Machine
-	life    int
-	dead    bool
+	// informed tells that it has read its journal.
+	informed bool
+	machine  *Machine
+	life     int
+	dead     bool
 	// diedAt is when it ended, on the monotonic clock.
 	diedAt time.Duration
 	clock  clock

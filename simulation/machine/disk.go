@@ -180,6 +180,10 @@ func (d *Disk) synced() {
 	d.busy, d.stop = nil, nil
 	if busy[0].loaded != nil {
 		content, err := d.read()
+		if life := d.machine.daemon; life != nil && err == nil {
+			life.informed = true
+			d.machine.fence.judge()
+		}
 		d.sync()
 		busy[0].loaded(content, err)
 		return

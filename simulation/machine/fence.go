@@ -134,7 +134,10 @@ func (f *fence) look() {
 // is outside the fencing model.
 func (f *fence) judge() {
 	m := f.machine
-	unkilled := m.daemon == nil && f.passed() && f.enforcer() == "" && slices.ContainsFunc(m.runtime.sorted(), (*box).alive)
+	// A daemon that has not read its journal yet knows of nothing that it would kill, and
+	// it kills by the runtime.
+	able := m.daemon != nil && m.daemon.informed && m.Faults.Runtime.UnavailableRate < 1
+	unkilled := !able && f.passed() && f.enforcer() == "" && slices.ContainsFunc(m.runtime.sorted(), (*box).alive)
 	if unkilled != f.unkilled {
 		f.unkilled = unkilled
 		m.outside(unkilledFault, unkilled)

@@ -93,6 +93,14 @@ func TestLogProcessesKillWhereTheGuardIsGone(t *testing.T) {
 	}
 }
 
+// relaunch begins another life of the daemon, which reads its journal.
+func (b *bench) relaunch() {
+	b.life = b.Launch()
+	if _, err := b.load(); err != nil {
+		b.t.Fatal(err)
+	}
+}
+
 // A fence that nobody enforces is outside the model: from its deadline, or from the end
 // of the last who would kill, until somebody is there again or nothing is left.
 func TestFenceThatNobodyEnforcesIsOutsideTheModel(t *testing.T) {
@@ -101,12 +109,26 @@ func TestFenceThatNobodyEnforcesIsOutsideTheModel(t *testing.T) {
 		play func(b *bench)
 		want []bool
 	}{
-		{"a daemon lives", func(b *bench) { b.life = b.Launch() }, nil},
+		{"a daemon lives", func(b *bench) { b.relaunch() }, nil},
+		{"a daemon that can not read its journal", func(b *bench) {
+			b.life.Crash()
+			b.life = b.Launch()
+			b.pass(20 * second)
+			b.relaunch()
+		}, []bool{true, false}},
 		{"a log process lives", func(b *bench) { b.run("e2", "sleep-exit", "1h", "0"); b.life.Crash() }, nil},
+		{"a daemon whose runtime does not answer", func(b *bench) {
+			away := b.Faults
+			away.Runtime.UnavailableRate = 1
+			calm := b.Faults
+			b.Alter(away)
+			b.pass(20 * second)
+			b.Alter(calm)
+		}, []bool{true, false}},
 		{"nobody, until the daemon is back", func(b *bench) {
 			b.life.Crash()
 			b.pass(20 * second)
-			b.life = b.Launch()
+			b.relaunch()
 		}, []bool{true, false}},
 		{"nobody, until the guard is back", func(b *bench) {
 			b.life.Crash()
@@ -124,6 +146,7 @@ func TestFenceThatNobodyEnforcesIsOutsideTheModel(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			b := newBench(t, 1, calm())
+			b.relaunch()
 			b.run("e1", "sleep-exit", "1h", "0")
 			b.arm(1, 10*second)
 			b.KillGuard()

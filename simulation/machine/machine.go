@@ -108,6 +108,12 @@ func New(options Options) *Machine {
 	return m
 }
 
+// Alter gives the machine other traits from now on.
+func (m *Machine) Alter(faults Faults) {
+	m.Faults = faults
+	m.fence.judge()
+}
+
 // Name is the machine's name.
 func (m *Machine) Name() string { return m.name }
 

@@ -153,7 +153,7 @@ func (w *World) repair(s *seat) {
 	w.resume(s)
 	s.PowerOn()
 	s.StartGuard()
-	s.Faults = w.base()
+	s.Alter(w.base())
 	w.exitIf(s, s.as != s.name)
 	s.as, s.down = s.name, 0
 	w.launch(s)

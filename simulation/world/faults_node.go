@@ -261,7 +261,7 @@ func (w *World) refresh(s *seat) {
 			alter(&f, a)
 		}
 	}
-	s.Faults = f
+	s.Alter(f)
 }
 
 // alter adds a fault to the traits of a machine.
