@@ -180,8 +180,9 @@ func TestStoppingEndsStreamsAndSaysSo(t *testing.T) {
 		_, err := r.logs(&errandv1.LogsRequest{Id: "r.web.b", Follow: true})
 		ends <- err
 	}()
-	// Each of the calls has read its run before it waits.
-	for r.store.count.Load() < 4 {
+	// Each of the four calls has read its run, and the waits what they wait for, when
+	// nothing more is read: seven times in all.
+	for r.store.count.Load() < 7 {
 		select {
 		case err := <-ends:
 			t.Fatalf("ended early: %v", err)
