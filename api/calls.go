@@ -23,6 +23,7 @@ var longCalls = map[string]bool{
 	errandv1connect.RunServiceWaitProcedure:     true,
 	errandv1connect.RunServiceLogsProcedure:     true,
 	errandv1connect.ImageServiceImportProcedure: true,
+	errandv1connect.ImageServicePullProcedure:   true,
 }
 
 // callInterceptor bounds, ends and counts every call.

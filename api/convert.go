@@ -18,6 +18,7 @@ func publicStatus(status recordv1.Status) errandv1.Status     { return errandv1.
 func publicReason(reason recordv1.Reason) errandv1.Reason     { return errandv1.Reason(reason) }
 func publicTrigger(trigger recordv1.Trigger) errandv1.Trigger { return errandv1.Trigger(trigger) }
 func recordTrigger(trigger errandv1.Trigger) recordv1.Trigger { return recordv1.Trigger(trigger) }
+func publicPull(pull recordv1.PullPolicy) errandv1.PullPolicy { return errandv1.PullPolicy(pull) }
 
 // publicRun shows a record at a revision as users see it.
 func publicRun(run *recordv1.Run, at records.KV) *errandv1.Run {
@@ -123,6 +124,7 @@ func publicSpec(spec *recordv1.Spec) *errandv1.RunSpec {
 		StartDeadline: durationOf(spec.GetStartDeadlineMs()),
 		StopGrace:     durationOf(spec.GetStopGraceMs()),
 		Retry:         publicRetry(spec.GetRetry()),
+		Pull:          publicPull(spec.GetPull()),
 	}
 	if len(spec.GetEnv()) > 0 {
 		shown.Env = make(map[string]string, len(spec.GetEnv()))

@@ -24,6 +24,7 @@ func TestEnumsOfRecordsAndAPIHaveTheSameNumbersAndNames(t *testing.T) {
 		{recordv1.Status(0).Descriptor(), errandv1.Status(0).Descriptor()},
 		{recordv1.Reason(0).Descriptor(), errandv1.Reason(0).Descriptor()},
 		{recordv1.Trigger(0).Descriptor(), errandv1.Trigger(0).Descriptor()},
+		{recordv1.PullPolicy(0).Descriptor(), errandv1.PullPolicy(0).Descriptor()},
 	}
 	for _, pair := range pairs {
 		if a, b := pair.stored.Values().Len(), pair.shown.Values().Len(); a != b {

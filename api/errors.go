@@ -36,6 +36,9 @@ const (
 	CodeNoImages            Code = "NO_IMAGES"
 	CodeImageInvalid        Code = "IMAGE_INVALID"
 	CodeImageTooLarge       Code = "IMAGE_TOO_LARGE"
+	CodeImageNotFound       Code = "IMAGE_NOT_FOUND"
+	CodeImageInUse          Code = "IMAGE_IN_USE"
+	CodeImagePull           Code = "IMAGE_PULL"
 	CodeTooManyApps         Code = "TOO_MANY_APPS"
 	CodeTooManyStreams      Code = "TOO_MANY_STREAMS"
 	CodeOutcomeUnknown      Code = "OUTCOME_UNKNOWN"
@@ -80,6 +83,9 @@ var codeTable = [...]CodeMeaning{
 	{CodeNoImages, connect.CodeFailedPrecondition, "The node keeps no images: its containerd driver is not enabled.", false},
 	{CodeImageInvalid, connect.CodeInvalidArgument, "The archive is cut short, holds no image, or unpacks to far more than it is.", false},
 	{CodeImageTooLarge, connect.CodeResourceExhausted, "The archive is larger than the node accepts.", false},
+	{CodeImageNotFound, connect.CodeNotFound, "The node has no such image, or its registry has none for this machine.", false},
+	{CodeImageInUse, connect.CodeFailedPrecondition, "A sandbox is made of the image.", false},
+	{CodeImagePull, connect.CodeUnavailable, "The registry refuses, fails or hangs; the text has its answer. Another pull goes on where this one stopped.", true},
 	{CodeTooManyApps, connect.CodeResourceExhausted, "The answer would need every app to be searched and there are too many: name the app.", false},
 	{CodeTooManyStreams, connect.CodeResourceExhausted, "The node serves as many streams as it may.", true},
 	{CodeOutcomeUnknown, connect.CodeUnavailable, "The store did not say whether the change was made. Repeat it with the same idempotency key.", true},

@@ -59,12 +59,80 @@ func (s *imageService) List(ctx context.Context, _ *errandv1.ListImagesRequest) 
 	return &errandv1.ListImagesResponse{Images: publicImages(images)}, nil
 }
 
+// Pull implements errandv1connect.ImageServiceHandler.
+func (s *imageService) Pull(ctx context.Context, request *errandv1.PullImageRequest, stream *connect.ServerStream[errandv1.PullImageResponse]) error {
+	if s.config.Images == nil {
+		return noImages()
+	}
+	c := &checker{}
+	c.imageName(request.GetName())
+	c.credential(request.GetCredential())
+	if len(c.violations) > 0 {
+		return invalid(c.violations)
+	}
+	ctx, cancel := context.WithTimeout(ctx, pullTimeout)
+	defer cancel()
+	var sendErr error
+	image, err := s.config.Images.Pull(ctx, request.GetName(), request.GetCredential(), func(pull *errandv1.ImagePull) {
+		if sendErr = stream.Send(&errandv1.PullImageResponse{Progress: pull}); sendErr != nil {
+			cancel() // nobody listens any more
+		}
+	})
+	switch {
+	case sendErr != nil:
+		return sendErr
+	case err != nil:
+		return imageError(ctx, "pull "+request.GetName(), err)
+	}
+	return stream.Send(&errandv1.PullImageResponse{Image: publicImages([]Image{image})[0]})
+}
+
+// Remove implements errandv1connect.ImageServiceHandler.
+func (s *imageService) Remove(ctx context.Context, request *errandv1.RemoveImageRequest) (*errandv1.RemoveImageResponse, error) {
+	if s.config.Images == nil {
+		return nil, noImages()
+	}
+	c := &checker{}
+	if c.imageName(request.GetName()); len(c.violations) > 0 {
+		return nil, invalid(c.violations)
+	}
+	name, err := s.config.Images.Remove(ctx, request.GetName())
+	if err != nil {
+		return nil, imageError(ctx, "remove "+request.GetName(), err)
+	}
+	return &errandv1.RemoveImageResponse{Name: name}, nil
+}
+
+// imageError translates what became of one image.
+func imageError(ctx context.Context, doing string, err error) error {
+	switch records.ClassOf(err) {
+	case records.ClassNotFound:
+		return fail(CodeImageNotFound, "%s: %w", doing, err)
+	case records.ClassConflict:
+		return fail(CodeImageInUse, "%s: %w", doing, err)
+	case records.ClassInvalid:
+		return fail(CodeInvalidField, "%s: %w", doing, err)
+	case records.ClassUnavailable:
+		if contextError(ctx) == nil {
+			return fail(CodeImagePull, "%s: %w", doing, err)
+		}
+	default:
+	}
+	return storeError(ctx, doing, err)
+}
+
 func publicImages(images []Image) []*errandv1.Image {
 	shown := make([]*errandv1.Image, 0, len(images))
 	for _, image := range images {
 		made := &errandv1.Image{Name: image.Name, Digest: image.Digest, SizeBytes: image.SizeBytes}
 		if !image.ImportedAt.IsZero() {
 			made.ImportedAt = timeOf(image.ImportedAt.UnixMilli())
+		}
+		if !image.PulledAt.IsZero() {
+			made.PulledAt = timeOf(image.PulledAt.UnixMilli())
+		}
+		if !image.UsedAt.IsZero() {
+			made.UsedAt = timeOf(image.UsedAt.UnixMilli())
 		}
 		shown = append(shown, made)
 	}

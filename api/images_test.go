@@ -18,6 +18,8 @@ type shelf struct {
 	name string
 	data []byte
 	err  error
+
+	credential *errandv1.RegistryCredential
 }
 
 func (s *shelf) Import(_ context.Context, name string, archive io.Reader) ([]api.Image, error) {
@@ -27,6 +29,16 @@ func (s *shelf) Import(_ context.Context, name string, archive io.Reader) ([]api
 		return nil, err
 	}
 	return []api.Image{{Name: "docker.io/library/x:latest", Digest: "sha256:1", SizeBytes: int64(len(s.data)), ImportedAt: time.UnixMilli(1000)}}, s.err
+}
+
+func (s *shelf) Pull(_ context.Context, name string, credential *errandv1.RegistryCredential, progress func(*errandv1.ImagePull)) (api.Image, error) {
+	s.name, s.credential = name, credential
+	progress(&errandv1.ImagePull{Reference: name, Phase: errandv1.PullPhase_PULL_PHASE_FETCHING, Bytes: 1, TotalBytes: 2})
+	return api.Image{Name: name, Digest: "sha256:2", PulledAt: time.UnixMilli(2000)}, s.err
+}
+
+func (s *shelf) Remove(_ context.Context, name string) (string, error) {
+	return "docker.io/library/" + name, s.err
 }
 
 func (s *shelf) List(context.Context) ([]api.Image, error) { return nil, s.err }

@@ -62,7 +62,11 @@ func (s *nodeService) Get(ctx context.Context, request *errandv1.GetNodeRequest)
 	if err := records.Decode(results[0].KVs[0], session); err != nil {
 		return nil, fail(CodeInternal, "%w", err)
 	}
-	return &errandv1.GetNodeResponse{Node: publicNode(name, session, len(results[1].KVs) > 0, results[2].Count)}, nil
+	response := &errandv1.GetNodeResponse{Node: publicNode(name, session, len(results[1].KVs) > 0, results[2].Count)}
+	if name == s.config.Node && s.config.Pulls != nil {
+		response.Pulls = s.config.Pulls.Pulls()
+	}
+	return response, nil
 }
 
 // assignmentsCount counts a node's assignments; its result's Count goes beyond the

@@ -121,6 +121,17 @@ type Image struct {
 	Digest     string
 	SizeBytes  int64
 	ImportedAt time.Time
+	// PulledAt and UsedAt are zero for an image that was imported.
+	PulledAt, UsedAt time.Time
+}
+
+// Pulls tells which images the node pulls. Its methods touch memory only.
+type Pulls interface {
+	// PullOf returns the pull that a run waits for on this node, or the last one that
+	// failed for it.
+	PullOf(run string) (*errandv1.ImagePull, bool)
+	// Pulls returns those that are under way, by reference.
+	Pulls() []*errandv1.ImagePull
 }
 
 // Images holds a node's images.
@@ -132,4 +143,13 @@ type Images interface {
 	// read any more once Import has returned.
 	Import(ctx context.Context, name string, archive io.Reader) ([]Image, error)
 	List(ctx context.Context) ([]Image, error)
+	// Pull fetches an image from its registry and calls progress about once a second
+	// meanwhile. credential is nil unless the caller brings one; it is not kept. An
+	// error of records.ClassInvalid is the name's or the credential's, one of
+	// ClassNotFound says that there is no such image for good, one of ClassUnavailable
+	// that the registry refuses, fails or hangs.
+	Pull(ctx context.Context, name string, credential *errandv1.RegistryCredential, progress func(*errandv1.ImagePull)) (Image, error)
+	// Remove takes an image's name away and returns it normalised. An image that is in
+	// use is of records.ClassConflict, one that is not there of ClassNotFound.
+	Remove(ctx context.Context, name string) (string, error)
 }

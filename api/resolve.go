@@ -127,6 +127,7 @@ func (c *checker) spec(spec *errandv1.RunSpec, trigger errandv1.Trigger, drivers
 		StartDeadlineMs: c.duration("spec.start_deadline", spec.GetStartDeadline(), StartDeadlineDefault, startDeadlineMax),
 		StopGraceMs:     c.duration("spec.stop_grace", spec.GetStopGrace(), StopGraceDefault, stopGraceMax),
 		Retry:           c.retry(trigger, spec.GetRetry()),
+		Pull:            c.pull(driver, spec.GetPull()),
 	}
 	if len(c.violations) == 0 {
 		if size := proto.Size(made); size > specBytesMax {

@@ -97,6 +97,8 @@ func TestResolveRefusesARequestAndNamesTheField(t *testing.T) {
 		{"image too long", withSpec(func(s *errandv1.RunSpec) { s.Image = long(513) }), "spec.image: is 513 bytes long"},
 		{"image for the process driver", withSpec(func(s *errandv1.RunSpec) { s.Driver = "process" }), "spec.image: the process driver"},
 		{"image for the process driver says what to do", withSpec(func(s *errandv1.RunSpec) { s.Driver = "process" }), "leave it out, or ask for the containerd driver"},
+		{"pull policy unknown", withSpec(func(s *errandv1.RunSpec) { s.Pull = 9 }), "spec.pull: must be MISSING, ALWAYS or NEVER, is 9"},
+		{"pull policy for the null driver", withSpec(func(s *errandv1.RunSpec) { s.Driver, s.Pull = "null", errandv1.PullPolicy_PULL_POLICY_ALWAYS }), "spec.pull: the null driver uses no image"},
 		{"read-only root with the process driver", withSpec(func(s *errandv1.RunSpec) { s.Driver, s.Image, s.ReadOnlyRoot = "process", "", true }), "spec.read_only_root: the process driver has no root file system"},
 		{"read-only root with the null driver", withSpec(func(s *errandv1.RunSpec) { s.Driver, s.ReadOnlyRoot = "null", true }), "spec.read_only_root: the null driver"},
 		{"pids below 0", withSpec(func(s *errandv1.RunSpec) { s.PidsLimit = -1 }), "spec.pids_limit: must not be below 0, is -1"},

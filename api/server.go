@@ -31,6 +31,8 @@ type Config struct {
 	Logs   Logs
 	// Images is nil on a node without the containerd driver.
 	Images Images
+	// Pulls is nil on such a node too.
+	Pulls Pulls
 	// Drivers are the sandbox drivers that are enabled, the default one first.
 	Drivers []string
 	// Now is time.Now unless set.
@@ -70,6 +72,7 @@ const (
 	headerTimeout        = 10 * time.Second
 	bodyTimeout          = 30 * time.Second
 	importIdleTimeout    = time.Minute
+	pullTimeout          = 6 * time.Hour
 	writeTimeout         = time.Minute
 	idleTimeout          = 2 * time.Minute
 	callTimeout          = 30 * time.Second

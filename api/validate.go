@@ -13,6 +13,7 @@ import (
 
 	"github.com/distribution/reference"
 
+	recordv1 "github.com/errand-run/errand/messages/errand/record/v1"
 	errandv1 "github.com/errand-run/errand/messages/errand/v1"
 )
 
@@ -28,6 +29,7 @@ const (
 	labelsBytesMax      = 16 << 10
 	keyBytesMax         = 255
 	imageBytesMax       = 512
+	credentialBytesMax  = 32 << 10
 	commandArgsMax      = 4096
 	commandBytesMax     = 128 << 10
 	envVariablesMax     = 4096
@@ -165,6 +167,44 @@ func (c *checker) image(driver, image string) {
 			c.add("spec.image", "%s is not an image name: %s", quoteShort(image), err)
 		}
 	}
+}
+
+// imageName checks the name of an image that a call is about.
+func (c *checker) imageName(name string) {
+	spec := &checker{}
+	if spec.image("", name); name == "" {
+		spec.add("name", "is missing")
+	}
+	for _, violation := range spec.violations {
+		c.add("name", "%s", violation.Text)
+	}
+}
+
+// credential checks the form of a secret, and repeats nothing of it.
+func (c *checker) credential(credential *errandv1.RegistryCredential) {
+	if credential == nil {
+		return
+	}
+	user, token := credential.GetUsername() != "" || credential.GetPassword() != "", credential.GetIdentityToken() != ""
+	if user == token {
+		c.add("credential", "must be a username and a password, or an identity token")
+	}
+	if len(credential.GetUsername())+len(credential.GetPassword())+len(credential.GetIdentityToken()) > credentialBytesMax {
+		c.add("credential", "is longer than %d bytes", credentialBytesMax)
+	}
+}
+
+// pull returns the stored form: the default is left out, as records of before have it.
+func (c *checker) pull(driver string, pull errandv1.PullPolicy) recordv1.PullPolicy {
+	switch {
+	case pull == errandv1.PullPolicy_PULL_POLICY_UNSPECIFIED || pull == errandv1.PullPolicy_PULL_POLICY_MISSING:
+		return recordv1.PullPolicy_PULL_POLICY_UNSPECIFIED
+	case pull != errandv1.PullPolicy_PULL_POLICY_ALWAYS && pull != errandv1.PullPolicy_PULL_POLICY_NEVER:
+		c.add("spec.pull", "must be MISSING, ALWAYS or NEVER, is %d", pull)
+	case driver == driverProcess || driver == driverNull:
+		c.add("spec.pull", "the %s driver uses no image", driver)
+	}
+	return recordv1.PullPolicy(pull)
 }
 
 // readOnlyRoot refuses a wish that only containers can fulfil: a command of the host

@@ -17,6 +17,7 @@ import (
 	"github.com/errand-run/errand/api"
 	"github.com/errand-run/errand/api/nodelogs"
 	"github.com/errand-run/errand/cluster/records"
+	errandv1 "github.com/errand-run/errand/messages/errand/v1"
 	"github.com/errand-run/errand/nodes/pool"
 	"github.com/errand-run/errand/nodes/sandbox"
 	"github.com/errand-run/errand/nodes/sandbox/containerd"
@@ -271,6 +272,16 @@ type nodeImages struct{ store *images.Store }
 func (n nodeImages) Import(ctx context.Context, name string, archive io.Reader) ([]api.Image, error) {
 	imported, err := n.store.Import(ctx, name, archive)
 	return apiImages(imported), err
+}
+
+// Pull is part of api.Images.
+func (n nodeImages) Pull(context.Context, string, *errandv1.RegistryCredential, func(*errandv1.ImagePull)) (api.Image, error) {
+	return api.Image{}, records.Errorf(records.ClassUnavailable, "this node pulls no images")
+}
+
+// Remove is part of api.Images.
+func (n nodeImages) Remove(context.Context, string) (string, error) {
+	return "", records.Errorf(records.ClassUnavailable, "this node removes no images")
 }
 
 func (n nodeImages) List(ctx context.Context) ([]api.Image, error) {

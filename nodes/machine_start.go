@@ -31,6 +31,7 @@ func (m *Machine) sandboxSpec(p *placement) sandbox.Spec {
 		CpuMillis: a.GetSpec().GetCpuMillis(), MemoryBytes: a.GetSpec().GetMemoryBytes(), PidsLimit: a.GetSpec().GetPidsLimit(),
 		ReadOnlyRoot: a.GetSpec().GetReadOnlyRoot(), TimeoutMs: a.GetSpec().GetTimeoutMs(),
 		StartDeadlineMs: a.GetSpec().GetStartDeadlineMs(), StopGraceMs: a.GetSpec().GetStopGraceMs(),
+		Pull: a.GetSpec().GetPull(),
 	}
 	engine := []string{
 		EnvApp + "=" + a.GetApp(),
@@ -83,7 +84,10 @@ func (m *Machine) createdOrNot(p *placement, err error) {
 func voidOf(id string, err error) *recordv1.Void {
 	var start *sandbox.StartError
 	if errors.As(err, &start) {
-		return &recordv1.Void{Reason: start.Reason, Message: clip(start.Message), Permanent: start.Permanent}
+		return &recordv1.Void{
+			Reason: start.Reason, Message: clip(start.Message), Permanent: start.Permanent,
+			RetryAfterMs: start.RetryAfter.Milliseconds(),
+		}
 	}
 	return &recordv1.Void{
 		Reason: recordv1.Reason_REASON_START_ERROR, Message: clip("create sandbox: " + strings.TrimPrefix(sandbox.Cause(err), "create sandbox "+id+": ")),

@@ -389,6 +389,8 @@ func leave(now actors.Instant, s snapshot, r request) decision {
 		return endByWish(now, snapshot{run: run}, ack)
 	}
 	wait := doubling(backoffMin, run.GetVoids())
+	// What the node heard of how long to wait counts, within the bounds of a backoff.
+	wait = max(wait, min(time.Duration(void.GetRetryAfterMs())*time.Millisecond, backoffMax))
 	run.Voids++
 	run.Placement = nil
 	run.Attempts = withoutCurrent(run)

@@ -2,6 +2,7 @@ package run
 
 import (
 	"fmt"
+	"math"
 	"testing"
 	"time"
 
@@ -435,5 +436,32 @@ func TestWords(t *testing.T) {
 		if got != want {
 			t.Errorf("%q, want %q", got, want)
 		}
+	}
+}
+
+func TestAVoidSaysHowLongAnotherTryIsOfNoUse(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		after int64 // milliseconds
+		voids int32
+		want  time.Duration
+	}{
+		{"nothing", 0, 0, time.Second},
+		{"longer than the backoff", 7_000, 0, 7 * time.Second},
+		{"shorter than the backoff", 7_000, 4, 16 * time.Second},
+		{"longer than any backoff", 3_600_000, 0, 30 * time.Second},
+		{"a number that can not be", math.MaxInt64, 0, time.Second},
+		{"below 0", -5, 0, time.Second},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			s := inPhase(placed)
+			s.run.Voids = c.voids
+			d := decide(at(time.Second), s, voided{&actorv1.Voided{Run: testID, Attempt: 1, Placement: 2, Node: "n1", Void: &recordv1.Void{
+				Reason: recordv1.Reason_REASON_IMAGE_PULL, Message: "slow down", RetryAfterMs: c.after,
+			}}})
+			if got := untilNotBefore(at(time.Second), d.run); got < c.want || got > c.want+time.Millisecond {
+				t.Errorf("waits %s, want %s", got, c.want)
+			}
+		})
 	}
 }

@@ -102,7 +102,7 @@ func startOf(now actors.Instant, run *recordv1.Run, at int64) int64 {
 // Nothing waits longer than backoffMax or what its retries say: a time beyond was
 // written by a clock that was ahead.
 func untilNotBefore(now actors.Instant, run *recordv1.Run) time.Duration {
-	if wait := untilMilli(now, run.GetNotBefore()); wait <= max(backoffMax, retryWait(run)+time.Millisecond) {
+	if wait := untilMilli(now, run.GetNotBefore()); wait <= max(backoffMax, retryWait(run))+time.Millisecond {
 		return max(wait, 0)
 	}
 	return 0

@@ -20,6 +20,45 @@ func (c *Client) Images(ctx context.Context) ([]*errandv1.Image, error) {
 	return response.GetImages(), err
 }
 
+// PullImage has the node fetch an image from its registry, and tells how far it has come
+// meanwhile. credential, unless nil, is used in place of what the node has for the
+// registry. The call is made once: asked for again, a pull goes on where it stopped.
+func (c *Client) PullImage(
+	ctx context.Context, name string, credential *errandv1.RegistryCredential, progress func(*errandv1.ImagePull),
+) (*errandv1.Image, error) {
+	const op = "pull image"
+	stream, err := c.images.Pull(ctx, &errandv1.PullImageRequest{Name: name, Credential: credential})
+	if err != nil {
+		return nil, c.pullFailure(ctx, op, err)
+	}
+	defer func() { _ = stream.Close() }()
+	for stream.Receive() {
+		c.reached.Store(true)
+		if image := stream.Msg().GetImage(); image != nil {
+			return image, nil
+		}
+		progress(stream.Msg().GetProgress())
+	}
+	err = stream.Err()
+	if err == nil {
+		err = io.ErrUnexpectedEOF
+	}
+	return nil, c.pullFailure(ctx, op, err)
+}
+
+func (c *Client) pullFailure(ctx context.Context, op string, err error) error {
+	if ctx.Err() != nil {
+		return ended(ctx, op, err)
+	}
+	return c.failure(op, err)
+}
+
+// RemoveImage takes an image's name away and returns it as the node writes it.
+func (c *Client) RemoveImage(ctx context.Context, name string) (string, error) {
+	response, err := call(ctx, c, "remove image", c.images.Remove, &errandv1.RemoveImageRequest{Name: name})
+	return response.GetName(), err
+}
+
 // archiveChunk is the most that one message of an import carries, in bytes.
 const archiveChunk = 1 << 20
 

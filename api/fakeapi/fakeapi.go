@@ -41,12 +41,16 @@ type Server struct {
 	PageMax  int
 	Examined int64
 	Images   []*errandv1.Image
-	Nodes    []*errandv1.Node
+	// PullAnswers and PullError are how a pull is answered.
+	PullAnswers []*errandv1.PullImageResponse
+	PullError   error
+	Nodes       []*errandv1.Node
 
 	mu       sync.Mutex
 	runs     []*Live // oldest first
 	byKey    map[string]*Live
 	imports  [][]byte
+	pulls    []*errandv1.PullImageRequest
 	calls    map[string]int
 	changed  chan struct{} // closed and replaced at every change
 	ctx      context.Context
@@ -122,6 +126,13 @@ func (s *Server) Imports() [][]byte {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return append([][]byte(nil), s.imports...)
+}
+
+// PullRequests returns the pulls that were asked for.
+func (s *Server) PullRequests() []*errandv1.PullImageRequest {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return append([]*errandv1.PullImageRequest(nil), s.pulls...)
 }
 
 // Add puts a run there as it is, without a script.

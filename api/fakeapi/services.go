@@ -332,3 +332,26 @@ func (i *imageService) Import(_ context.Context, stream *connect.ClientStream[er
 func (i *imageService) List(context.Context, *errandv1.ListImagesRequest) (*errandv1.ListImagesResponse, error) {
 	return &errandv1.ListImagesResponse{Images: i.Images}, nil
 }
+
+func (i *imageService) Pull(_ context.Context, request *errandv1.PullImageRequest, stream *connect.ServerStream[errandv1.PullImageResponse]) error {
+	s := (*Server)(i)
+	s.mu.Lock()
+	s.pulls = append(s.pulls, request)
+	s.mu.Unlock()
+	for _, response := range s.PullAnswers {
+		if err := stream.Send(response); err != nil {
+			return err
+		}
+	}
+	return s.PullError
+}
+
+func (i *imageService) Remove(_ context.Context, request *errandv1.RemoveImageRequest) (*errandv1.RemoveImageResponse, error) {
+	for at, image := range i.Images {
+		if image.GetName() == request.GetName() {
+			i.Images = append(i.Images[:at:at], i.Images[at+1:]...)
+			return &errandv1.RemoveImageResponse{Name: request.GetName()}, nil
+		}
+	}
+	return nil, fail(connect.CodeNotFound, "there is no image %s", request.GetName())
+}

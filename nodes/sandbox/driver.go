@@ -145,6 +145,8 @@ type StartError struct {
 	Permanent bool
 	// Message is safe to show: it holds no secret and no environment value.
 	Message string
+	// RetryAfter is how long another try is of no use; 0 when nothing is known.
+	RetryAfter time.Duration
 }
 
 // Error returns the message.

@@ -22,6 +22,68 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
+// PullPhase is what a pull is at.
+type PullPhase int32
+
+const (
+	PullPhase_PULL_PHASE_UNSPECIFIED PullPhase = 0
+	// Others come first.
+	PullPhase_PULL_PHASE_WAITING PullPhase = 1
+	// The registry is asked what the name means.
+	PullPhase_PULL_PHASE_RESOLVING PullPhase = 2
+	PullPhase_PULL_PHASE_FETCHING  PullPhase = 3
+	PullPhase_PULL_PHASE_UNPACKING PullPhase = 4
+	// The last try failed; another may follow.
+	PullPhase_PULL_PHASE_FAILED PullPhase = 5
+)
+
+// Enum value maps for PullPhase.
+var (
+	PullPhase_name = map[int32]string{
+		0: "PULL_PHASE_UNSPECIFIED",
+		1: "PULL_PHASE_WAITING",
+		2: "PULL_PHASE_RESOLVING",
+		3: "PULL_PHASE_FETCHING",
+		4: "PULL_PHASE_UNPACKING",
+		5: "PULL_PHASE_FAILED",
+	}
+	PullPhase_value = map[string]int32{
+		"PULL_PHASE_UNSPECIFIED": 0,
+		"PULL_PHASE_WAITING":     1,
+		"PULL_PHASE_RESOLVING":   2,
+		"PULL_PHASE_FETCHING":    3,
+		"PULL_PHASE_UNPACKING":   4,
+		"PULL_PHASE_FAILED":      5,
+	}
+)
+
+func (x PullPhase) Enum() *PullPhase {
+	p := new(PullPhase)
+	*p = x
+	return p
+}
+
+func (x PullPhase) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (PullPhase) Descriptor() protoreflect.EnumDescriptor {
+	return file_errand_v1_image_proto_enumTypes[0].Descriptor()
+}
+
+func (PullPhase) Type() protoreflect.EnumType {
+	return &file_errand_v1_image_proto_enumTypes[0]
+}
+
+func (x PullPhase) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use PullPhase.Descriptor instead.
+func (PullPhase) EnumDescriptor() ([]byte, []int) {
+	return file_errand_v1_image_proto_rawDescGZIP(), []int{0}
+}
+
 type ImportImageRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The name for the archive's one image, in place of its own; refused where the
@@ -124,10 +186,15 @@ func (x *ImportImageResponse) GetImages() []*Image {
 type Image struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Normalised, as in docker.io/library/busybox:latest.
-	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	Digest        string                 `protobuf:"bytes,2,opt,name=digest,proto3" json:"digest,omitempty"`
-	SizeBytes     int64                  `protobuf:"varint,3,opt,name=size_bytes,json=sizeBytes,proto3" json:"size_bytes,omitempty"`
-	ImportedAt    *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=imported_at,json=importedAt,proto3" json:"imported_at,omitempty"`
+	Name      string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	Digest    string `protobuf:"bytes,2,opt,name=digest,proto3" json:"digest,omitempty"`
+	SizeBytes int64  `protobuf:"varint,3,opt,name=size_bytes,json=sizeBytes,proto3" json:"size_bytes,omitempty"`
+	// When the name was last given to this image, by an import or by a pull.
+	ImportedAt *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=imported_at,json=importedAt,proto3" json:"imported_at,omitempty"`
+	// Set for an image that was pulled: such ones go when nothing has used them for long.
+	PulledAt *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=pulled_at,json=pulledAt,proto3" json:"pulled_at,omitempty"`
+	// When a sandbox was last made of a pulled image; absent if none ever was.
+	UsedAt        *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=used_at,json=usedAt,proto3" json:"used_at,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -190,6 +257,412 @@ func (x *Image) GetImportedAt() *timestamppb.Timestamp {
 	return nil
 }
 
+func (x *Image) GetPulledAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.PulledAt
+	}
+	return nil
+}
+
+func (x *Image) GetUsedAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.UsedAt
+	}
+	return nil
+}
+
+type PullImageRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// As in registry.example/team/tool:1.2.
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// For this one pull, in place of what the node has for the registry. It is not
+	// stored.
+	Credential    *RegistryCredential `protobuf:"bytes,2,opt,name=credential,proto3" json:"credential,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PullImageRequest) Reset() {
+	*x = PullImageRequest{}
+	mi := &file_errand_v1_image_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PullImageRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PullImageRequest) ProtoMessage() {}
+
+func (x *PullImageRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_errand_v1_image_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PullImageRequest.ProtoReflect.Descriptor instead.
+func (*PullImageRequest) Descriptor() ([]byte, []int) {
+	return file_errand_v1_image_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *PullImageRequest) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *PullImageRequest) GetCredential() *RegistryCredential {
+	if x != nil {
+		return x.Credential
+	}
+	return nil
+}
+
+// RegistryCredential is a secret for one registry.
+type RegistryCredential struct {
+	state    protoimpl.MessageState `protogen:"open.v1"`
+	Username string                 `protobuf:"bytes,1,opt,name=username,proto3" json:"username,omitempty"`
+	Password string                 `protobuf:"bytes,2,opt,name=password,proto3" json:"password,omitempty"`
+	// A token that stands for both.
+	IdentityToken string `protobuf:"bytes,3,opt,name=identity_token,json=identityToken,proto3" json:"identity_token,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RegistryCredential) Reset() {
+	*x = RegistryCredential{}
+	mi := &file_errand_v1_image_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RegistryCredential) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RegistryCredential) ProtoMessage() {}
+
+func (x *RegistryCredential) ProtoReflect() protoreflect.Message {
+	mi := &file_errand_v1_image_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RegistryCredential.ProtoReflect.Descriptor instead.
+func (*RegistryCredential) Descriptor() ([]byte, []int) {
+	return file_errand_v1_image_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *RegistryCredential) GetUsername() string {
+	if x != nil {
+		return x.Username
+	}
+	return ""
+}
+
+func (x *RegistryCredential) GetPassword() string {
+	if x != nil {
+		return x.Password
+	}
+	return ""
+}
+
+func (x *RegistryCredential) GetIdentityToken() string {
+	if x != nil {
+		return x.IdentityToken
+	}
+	return ""
+}
+
+// PullImageResponse has one of its fields.
+type PullImageResponse struct {
+	state    protoimpl.MessageState `protogen:"open.v1"`
+	Progress *ImagePull             `protobuf:"bytes,1,opt,name=progress,proto3" json:"progress,omitempty"`
+	// The last message of a pull that succeeded.
+	Image         *Image `protobuf:"bytes,2,opt,name=image,proto3" json:"image,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PullImageResponse) Reset() {
+	*x = PullImageResponse{}
+	mi := &file_errand_v1_image_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PullImageResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PullImageResponse) ProtoMessage() {}
+
+func (x *PullImageResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_errand_v1_image_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PullImageResponse.ProtoReflect.Descriptor instead.
+func (*PullImageResponse) Descriptor() ([]byte, []int) {
+	return file_errand_v1_image_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *PullImageResponse) GetProgress() *ImagePull {
+	if x != nil {
+		return x.Progress
+	}
+	return nil
+}
+
+func (x *PullImageResponse) GetImage() *Image {
+	if x != nil {
+		return x.Image
+	}
+	return nil
+}
+
+// ImagePull is a pull that is under way, or the last failed one that a run waits for.
+type ImagePull struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Normalised.
+	Reference string    `protobuf:"bytes,1,opt,name=reference,proto3" json:"reference,omitempty"`
+	Phase     PullPhase `protobuf:"varint,2,opt,name=phase,proto3,enum=errand.v1.PullPhase" json:"phase,omitempty"`
+	// What the node has by now of what it needs, in bytes as they travel. The total
+	// is 0 until it is known.
+	Bytes      int64 `protobuf:"varint,3,opt,name=bytes,proto3" json:"bytes,omitempty"`
+	TotalBytes int64 `protobuf:"varint,4,opt,name=total_bytes,json=totalBytes,proto3" json:"total_bytes,omitempty"`
+	// Over the last seconds.
+	BytesPerSecond int64                  `protobuf:"varint,5,opt,name=bytes_per_second,json=bytesPerSecond,proto3" json:"bytes_per_second,omitempty"`
+	Since          *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=since,proto3" json:"since,omitempty"`
+	Layers         int32                  `protobuf:"varint,7,opt,name=layers,proto3" json:"layers,omitempty"`
+	LayersDone     int32                  `protobuf:"varint,8,opt,name=layers_done,json=layersDone,proto3" json:"layers_done,omitempty"`
+	// Why the last try failed.
+	LastError string `protobuf:"bytes,9,opt,name=last_error,json=lastError,proto3" json:"last_error,omitempty"`
+	// Before this the registry does not want to be asked again.
+	RetryAt *timestamppb.Timestamp `protobuf:"bytes,10,opt,name=retry_at,json=retryAt,proto3" json:"retry_at,omitempty"`
+	// The runs that wait for it.
+	Runs          []string `protobuf:"bytes,11,rep,name=runs,proto3" json:"runs,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ImagePull) Reset() {
+	*x = ImagePull{}
+	mi := &file_errand_v1_image_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ImagePull) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ImagePull) ProtoMessage() {}
+
+func (x *ImagePull) ProtoReflect() protoreflect.Message {
+	mi := &file_errand_v1_image_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ImagePull.ProtoReflect.Descriptor instead.
+func (*ImagePull) Descriptor() ([]byte, []int) {
+	return file_errand_v1_image_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *ImagePull) GetReference() string {
+	if x != nil {
+		return x.Reference
+	}
+	return ""
+}
+
+func (x *ImagePull) GetPhase() PullPhase {
+	if x != nil {
+		return x.Phase
+	}
+	return PullPhase_PULL_PHASE_UNSPECIFIED
+}
+
+func (x *ImagePull) GetBytes() int64 {
+	if x != nil {
+		return x.Bytes
+	}
+	return 0
+}
+
+func (x *ImagePull) GetTotalBytes() int64 {
+	if x != nil {
+		return x.TotalBytes
+	}
+	return 0
+}
+
+func (x *ImagePull) GetBytesPerSecond() int64 {
+	if x != nil {
+		return x.BytesPerSecond
+	}
+	return 0
+}
+
+func (x *ImagePull) GetSince() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Since
+	}
+	return nil
+}
+
+func (x *ImagePull) GetLayers() int32 {
+	if x != nil {
+		return x.Layers
+	}
+	return 0
+}
+
+func (x *ImagePull) GetLayersDone() int32 {
+	if x != nil {
+		return x.LayersDone
+	}
+	return 0
+}
+
+func (x *ImagePull) GetLastError() string {
+	if x != nil {
+		return x.LastError
+	}
+	return ""
+}
+
+func (x *ImagePull) GetRetryAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.RetryAt
+	}
+	return nil
+}
+
+func (x *ImagePull) GetRuns() []string {
+	if x != nil {
+		return x.Runs
+	}
+	return nil
+}
+
+type RemoveImageRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RemoveImageRequest) Reset() {
+	*x = RemoveImageRequest{}
+	mi := &file_errand_v1_image_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RemoveImageRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RemoveImageRequest) ProtoMessage() {}
+
+func (x *RemoveImageRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_errand_v1_image_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RemoveImageRequest.ProtoReflect.Descriptor instead.
+func (*RemoveImageRequest) Descriptor() ([]byte, []int) {
+	return file_errand_v1_image_proto_rawDescGZIP(), []int{7}
+}
+
+func (x *RemoveImageRequest) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+type RemoveImageResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Normalised.
+	Name          string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RemoveImageResponse) Reset() {
+	*x = RemoveImageResponse{}
+	mi := &file_errand_v1_image_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RemoveImageResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RemoveImageResponse) ProtoMessage() {}
+
+func (x *RemoveImageResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_errand_v1_image_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RemoveImageResponse.ProtoReflect.Descriptor instead.
+func (*RemoveImageResponse) Descriptor() ([]byte, []int) {
+	return file_errand_v1_image_proto_rawDescGZIP(), []int{8}
+}
+
+func (x *RemoveImageResponse) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
 type ListImagesRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -198,7 +671,7 @@ type ListImagesRequest struct {
 
 func (x *ListImagesRequest) Reset() {
 	*x = ListImagesRequest{}
-	mi := &file_errand_v1_image_proto_msgTypes[3]
+	mi := &file_errand_v1_image_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -210,7 +683,7 @@ func (x *ListImagesRequest) String() string {
 func (*ListImagesRequest) ProtoMessage() {}
 
 func (x *ListImagesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_errand_v1_image_proto_msgTypes[3]
+	mi := &file_errand_v1_image_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -223,7 +696,7 @@ func (x *ListImagesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListImagesRequest.ProtoReflect.Descriptor instead.
 func (*ListImagesRequest) Descriptor() ([]byte, []int) {
-	return file_errand_v1_image_proto_rawDescGZIP(), []int{3}
+	return file_errand_v1_image_proto_rawDescGZIP(), []int{9}
 }
 
 type ListImagesResponse struct {
@@ -235,7 +708,7 @@ type ListImagesResponse struct {
 
 func (x *ListImagesResponse) Reset() {
 	*x = ListImagesResponse{}
-	mi := &file_errand_v1_image_proto_msgTypes[4]
+	mi := &file_errand_v1_image_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -247,7 +720,7 @@ func (x *ListImagesResponse) String() string {
 func (*ListImagesResponse) ProtoMessage() {}
 
 func (x *ListImagesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_errand_v1_image_proto_msgTypes[4]
+	mi := &file_errand_v1_image_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -260,7 +733,7 @@ func (x *ListImagesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListImagesResponse.ProtoReflect.Descriptor instead.
 func (*ListImagesResponse) Descriptor() ([]byte, []int) {
-	return file_errand_v1_image_proto_rawDescGZIP(), []int{4}
+	return file_errand_v1_image_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *ListImagesResponse) GetImages() []*Image {
@@ -279,20 +752,63 @@ const file_errand_v1_image_proto_rawDesc = "" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
 	"\x04data\x18\x02 \x01(\fR\x04data\"?\n" +
 	"\x13ImportImageResponse\x12(\n" +
-	"\x06images\x18\x01 \x03(\v2\x10.errand.v1.ImageR\x06images\"\x8f\x01\n" +
+	"\x06images\x18\x01 \x03(\v2\x10.errand.v1.ImageR\x06images\"\xfd\x01\n" +
 	"\x05Image\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x16\n" +
 	"\x06digest\x18\x02 \x01(\tR\x06digest\x12\x1d\n" +
 	"\n" +
 	"size_bytes\x18\x03 \x01(\x03R\tsizeBytes\x12;\n" +
 	"\vimported_at\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\n" +
-	"importedAt\"\x13\n" +
+	"importedAt\x127\n" +
+	"\tpulled_at\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\bpulledAt\x123\n" +
+	"\aused_at\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\x06usedAt\"e\n" +
+	"\x10PullImageRequest\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12=\n" +
+	"\n" +
+	"credential\x18\x02 \x01(\v2\x1d.errand.v1.RegistryCredentialR\n" +
+	"credential\"s\n" +
+	"\x12RegistryCredential\x12\x1a\n" +
+	"\busername\x18\x01 \x01(\tR\busername\x12\x1a\n" +
+	"\bpassword\x18\x02 \x01(\tR\bpassword\x12%\n" +
+	"\x0eidentity_token\x18\x03 \x01(\tR\ridentityToken\"m\n" +
+	"\x11PullImageResponse\x120\n" +
+	"\bprogress\x18\x01 \x01(\v2\x14.errand.v1.ImagePullR\bprogress\x12&\n" +
+	"\x05image\x18\x02 \x01(\v2\x10.errand.v1.ImageR\x05image\"\x8b\x03\n" +
+	"\tImagePull\x12\x1c\n" +
+	"\treference\x18\x01 \x01(\tR\treference\x12*\n" +
+	"\x05phase\x18\x02 \x01(\x0e2\x14.errand.v1.PullPhaseR\x05phase\x12\x14\n" +
+	"\x05bytes\x18\x03 \x01(\x03R\x05bytes\x12\x1f\n" +
+	"\vtotal_bytes\x18\x04 \x01(\x03R\n" +
+	"totalBytes\x12(\n" +
+	"\x10bytes_per_second\x18\x05 \x01(\x03R\x0ebytesPerSecond\x120\n" +
+	"\x05since\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\x12\x16\n" +
+	"\x06layers\x18\a \x01(\x05R\x06layers\x12\x1f\n" +
+	"\vlayers_done\x18\b \x01(\x05R\n" +
+	"layersDone\x12\x1d\n" +
+	"\n" +
+	"last_error\x18\t \x01(\tR\tlastError\x125\n" +
+	"\bretry_at\x18\n" +
+	" \x01(\v2\x1a.google.protobuf.TimestampR\aretryAt\x12\x12\n" +
+	"\x04runs\x18\v \x03(\tR\x04runs\"(\n" +
+	"\x12RemoveImageRequest\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\")\n" +
+	"\x13RemoveImageResponse\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\"\x13\n" +
 	"\x11ListImagesRequest\">\n" +
 	"\x12ListImagesResponse\x12(\n" +
-	"\x06images\x18\x01 \x03(\v2\x10.errand.v1.ImageR\x06images2\x9e\x01\n" +
+	"\x06images\x18\x01 \x03(\v2\x10.errand.v1.ImageR\x06images*\xa3\x01\n" +
+	"\tPullPhase\x12\x1a\n" +
+	"\x16PULL_PHASE_UNSPECIFIED\x10\x00\x12\x16\n" +
+	"\x12PULL_PHASE_WAITING\x10\x01\x12\x18\n" +
+	"\x14PULL_PHASE_RESOLVING\x10\x02\x12\x17\n" +
+	"\x13PULL_PHASE_FETCHING\x10\x03\x12\x18\n" +
+	"\x14PULL_PHASE_UNPACKING\x10\x04\x12\x15\n" +
+	"\x11PULL_PHASE_FAILED\x10\x052\xac\x02\n" +
 	"\fImageService\x12I\n" +
 	"\x06Import\x12\x1d.errand.v1.ImportImageRequest\x1a\x1e.errand.v1.ImportImageResponse(\x01\x12C\n" +
-	"\x04List\x12\x1c.errand.v1.ListImagesRequest\x1a\x1d.errand.v1.ListImagesResponseB:Z8github.com/errand-run/errand/messages/errand/v1;errandv1b\x06proto3"
+	"\x04List\x12\x1c.errand.v1.ListImagesRequest\x1a\x1d.errand.v1.ListImagesResponse\x12C\n" +
+	"\x04Pull\x12\x1b.errand.v1.PullImageRequest\x1a\x1c.errand.v1.PullImageResponse0\x01\x12G\n" +
+	"\x06Remove\x12\x1d.errand.v1.RemoveImageRequest\x1a\x1e.errand.v1.RemoveImageResponseB:Z8github.com/errand-run/errand/messages/errand/v1;errandv1b\x06proto3"
 
 var (
 	file_errand_v1_image_proto_rawDescOnce sync.Once
@@ -306,28 +822,48 @@ func file_errand_v1_image_proto_rawDescGZIP() []byte {
 	return file_errand_v1_image_proto_rawDescData
 }
 
-var file_errand_v1_image_proto_msgTypes = make([]protoimpl.MessageInfo, 5)
+var file_errand_v1_image_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
+var file_errand_v1_image_proto_msgTypes = make([]protoimpl.MessageInfo, 11)
 var file_errand_v1_image_proto_goTypes = []any{
-	(*ImportImageRequest)(nil),    // 0: errand.v1.ImportImageRequest
-	(*ImportImageResponse)(nil),   // 1: errand.v1.ImportImageResponse
-	(*Image)(nil),                 // 2: errand.v1.Image
-	(*ListImagesRequest)(nil),     // 3: errand.v1.ListImagesRequest
-	(*ListImagesResponse)(nil),    // 4: errand.v1.ListImagesResponse
-	(*timestamppb.Timestamp)(nil), // 5: google.protobuf.Timestamp
+	(PullPhase)(0),                // 0: errand.v1.PullPhase
+	(*ImportImageRequest)(nil),    // 1: errand.v1.ImportImageRequest
+	(*ImportImageResponse)(nil),   // 2: errand.v1.ImportImageResponse
+	(*Image)(nil),                 // 3: errand.v1.Image
+	(*PullImageRequest)(nil),      // 4: errand.v1.PullImageRequest
+	(*RegistryCredential)(nil),    // 5: errand.v1.RegistryCredential
+	(*PullImageResponse)(nil),     // 6: errand.v1.PullImageResponse
+	(*ImagePull)(nil),             // 7: errand.v1.ImagePull
+	(*RemoveImageRequest)(nil),    // 8: errand.v1.RemoveImageRequest
+	(*RemoveImageResponse)(nil),   // 9: errand.v1.RemoveImageResponse
+	(*ListImagesRequest)(nil),     // 10: errand.v1.ListImagesRequest
+	(*ListImagesResponse)(nil),    // 11: errand.v1.ListImagesResponse
+	(*timestamppb.Timestamp)(nil), // 12: google.protobuf.Timestamp
 }
 var file_errand_v1_image_proto_depIdxs = []int32{
-	2, // 0: errand.v1.ImportImageResponse.images:type_name -> errand.v1.Image
-	5, // 1: errand.v1.Image.imported_at:type_name -> google.protobuf.Timestamp
-	2, // 2: errand.v1.ListImagesResponse.images:type_name -> errand.v1.Image
-	0, // 3: errand.v1.ImageService.Import:input_type -> errand.v1.ImportImageRequest
-	3, // 4: errand.v1.ImageService.List:input_type -> errand.v1.ListImagesRequest
-	1, // 5: errand.v1.ImageService.Import:output_type -> errand.v1.ImportImageResponse
-	4, // 6: errand.v1.ImageService.List:output_type -> errand.v1.ListImagesResponse
-	5, // [5:7] is the sub-list for method output_type
-	3, // [3:5] is the sub-list for method input_type
-	3, // [3:3] is the sub-list for extension type_name
-	3, // [3:3] is the sub-list for extension extendee
-	0, // [0:3] is the sub-list for field type_name
+	3,  // 0: errand.v1.ImportImageResponse.images:type_name -> errand.v1.Image
+	12, // 1: errand.v1.Image.imported_at:type_name -> google.protobuf.Timestamp
+	12, // 2: errand.v1.Image.pulled_at:type_name -> google.protobuf.Timestamp
+	12, // 3: errand.v1.Image.used_at:type_name -> google.protobuf.Timestamp
+	5,  // 4: errand.v1.PullImageRequest.credential:type_name -> errand.v1.RegistryCredential
+	7,  // 5: errand.v1.PullImageResponse.progress:type_name -> errand.v1.ImagePull
+	3,  // 6: errand.v1.PullImageResponse.image:type_name -> errand.v1.Image
+	0,  // 7: errand.v1.ImagePull.phase:type_name -> errand.v1.PullPhase
+	12, // 8: errand.v1.ImagePull.since:type_name -> google.protobuf.Timestamp
+	12, // 9: errand.v1.ImagePull.retry_at:type_name -> google.protobuf.Timestamp
+	3,  // 10: errand.v1.ListImagesResponse.images:type_name -> errand.v1.Image
+	1,  // 11: errand.v1.ImageService.Import:input_type -> errand.v1.ImportImageRequest
+	10, // 12: errand.v1.ImageService.List:input_type -> errand.v1.ListImagesRequest
+	4,  // 13: errand.v1.ImageService.Pull:input_type -> errand.v1.PullImageRequest
+	8,  // 14: errand.v1.ImageService.Remove:input_type -> errand.v1.RemoveImageRequest
+	2,  // 15: errand.v1.ImageService.Import:output_type -> errand.v1.ImportImageResponse
+	11, // 16: errand.v1.ImageService.List:output_type -> errand.v1.ListImagesResponse
+	6,  // 17: errand.v1.ImageService.Pull:output_type -> errand.v1.PullImageResponse
+	9,  // 18: errand.v1.ImageService.Remove:output_type -> errand.v1.RemoveImageResponse
+	15, // [15:19] is the sub-list for method output_type
+	11, // [11:15] is the sub-list for method input_type
+	11, // [11:11] is the sub-list for extension type_name
+	11, // [11:11] is the sub-list for extension extendee
+	0,  // [0:11] is the sub-list for field type_name
 }
 
 func init() { file_errand_v1_image_proto_init() }
@@ -340,13 +876,14 @@ func file_errand_v1_image_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_errand_v1_image_proto_rawDesc), len(file_errand_v1_image_proto_rawDesc)),
-			NumEnums:      0,
-			NumMessages:   5,
+			NumEnums:      1,
+			NumMessages:   11,
 			NumExtensions: 0,
 			NumServices:   1,
 		},
 		GoTypes:           file_errand_v1_image_proto_goTypes,
 		DependencyIndexes: file_errand_v1_image_proto_depIdxs,
+		EnumInfos:         file_errand_v1_image_proto_enumTypes,
 		MessageInfos:      file_errand_v1_image_proto_msgTypes,
 	}.Build()
 	File_errand_v1_image_proto = out.File

@@ -282,8 +282,10 @@ func (x *GetNodeRequest) GetId() string {
 }
 
 type GetNodeResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Node          *Node                  `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Node  *Node                  `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`
+	// The images that the node pulls, if it is the one that answers.
+	Pulls         []*ImagePull `protobuf:"bytes,2,rep,name=pulls,proto3" json:"pulls,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -325,11 +327,18 @@ func (x *GetNodeResponse) GetNode() *Node {
 	return nil
 }
 
+func (x *GetNodeResponse) GetPulls() []*ImagePull {
+	if x != nil {
+		return x.Pulls
+	}
+	return nil
+}
+
 var File_errand_v1_node_proto protoreflect.FileDescriptor
 
 const file_errand_v1_node_proto_rawDesc = "" +
 	"\n" +
-	"\x14errand/v1/node.proto\x12\terrand.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"\xf3\x02\n" +
+	"\x14errand/v1/node.proto\x12\terrand.v1\x1a\x15errand/v1/image.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xf3\x02\n" +
 	"\x04Node\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x12\n" +
 	"\x04uuid\x18\x02 \x01(\tR\x04uuid\x12\x18\n" +
@@ -349,9 +358,10 @@ const file_errand_v1_node_proto_rawDesc = "" +
 	"\x11ListNodesResponse\x12%\n" +
 	"\x05nodes\x18\x01 \x03(\v2\x0f.errand.v1.NodeR\x05nodes\" \n" +
 	"\x0eGetNodeRequest\x12\x0e\n" +
-	"\x02id\x18\x01 \x01(\tR\x02id\"6\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\"b\n" +
 	"\x0fGetNodeResponse\x12#\n" +
-	"\x04node\x18\x01 \x01(\v2\x0f.errand.v1.NodeR\x04node2\x8e\x01\n" +
+	"\x04node\x18\x01 \x01(\v2\x0f.errand.v1.NodeR\x04node\x12*\n" +
+	"\x05pulls\x18\x02 \x03(\v2\x14.errand.v1.ImagePullR\x05pulls2\x8e\x01\n" +
 	"\vNodeService\x12A\n" +
 	"\x04List\x12\x1b.errand.v1.ListNodesRequest\x1a\x1c.errand.v1.ListNodesResponse\x12<\n" +
 	"\x03Get\x12\x19.errand.v1.GetNodeRequest\x1a\x1a.errand.v1.GetNodeResponseB:Z8github.com/errand-run/errand/messages/errand/v1;errandv1b\x06proto3"
@@ -376,20 +386,22 @@ var file_errand_v1_node_proto_goTypes = []any{
 	(*GetNodeRequest)(nil),        // 3: errand.v1.GetNodeRequest
 	(*GetNodeResponse)(nil),       // 4: errand.v1.GetNodeResponse
 	(*timestamppb.Timestamp)(nil), // 5: google.protobuf.Timestamp
+	(*ImagePull)(nil),             // 6: errand.v1.ImagePull
 }
 var file_errand_v1_node_proto_depIdxs = []int32{
 	5, // 0: errand.v1.Node.registered_at:type_name -> google.protobuf.Timestamp
 	0, // 1: errand.v1.ListNodesResponse.nodes:type_name -> errand.v1.Node
 	0, // 2: errand.v1.GetNodeResponse.node:type_name -> errand.v1.Node
-	1, // 3: errand.v1.NodeService.List:input_type -> errand.v1.ListNodesRequest
-	3, // 4: errand.v1.NodeService.Get:input_type -> errand.v1.GetNodeRequest
-	2, // 5: errand.v1.NodeService.List:output_type -> errand.v1.ListNodesResponse
-	4, // 6: errand.v1.NodeService.Get:output_type -> errand.v1.GetNodeResponse
-	5, // [5:7] is the sub-list for method output_type
-	3, // [3:5] is the sub-list for method input_type
-	3, // [3:3] is the sub-list for extension type_name
-	3, // [3:3] is the sub-list for extension extendee
-	0, // [0:3] is the sub-list for field type_name
+	6, // 3: errand.v1.GetNodeResponse.pulls:type_name -> errand.v1.ImagePull
+	1, // 4: errand.v1.NodeService.List:input_type -> errand.v1.ListNodesRequest
+	3, // 5: errand.v1.NodeService.Get:input_type -> errand.v1.GetNodeRequest
+	2, // 6: errand.v1.NodeService.List:output_type -> errand.v1.ListNodesResponse
+	4, // 7: errand.v1.NodeService.Get:output_type -> errand.v1.GetNodeResponse
+	6, // [6:8] is the sub-list for method output_type
+	4, // [4:6] is the sub-list for method input_type
+	4, // [4:4] is the sub-list for extension type_name
+	4, // [4:4] is the sub-list for extension extendee
+	0, // [0:4] is the sub-list for field type_name
 }
 
 func init() { file_errand_v1_node_proto_init() }
@@ -397,6 +409,7 @@ func file_errand_v1_node_proto_init() {
 	if File_errand_v1_node_proto != nil {
 		return
 	}
+	file_errand_v1_image_proto_init()
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{

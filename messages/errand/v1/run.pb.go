@@ -246,6 +246,64 @@ func (Trigger) EnumDescriptor() ([]byte, []int) {
 	return file_errand_v1_run_proto_rawDescGZIP(), []int{2}
 }
 
+// PullPolicy says when the node asks a registry for a run's image.
+type PullPolicy int32
+
+const (
+	// MISSING.
+	PullPolicy_PULL_POLICY_UNSPECIFIED PullPolicy = 0
+	// Only if the node has no image of that name.
+	PullPolicy_PULL_POLICY_MISSING PullPolicy = 1
+	// Before every start: the name may have come to mean another image. What the node
+	// has of it already is not fetched again.
+	PullPolicy_PULL_POLICY_ALWAYS PullPolicy = 2
+	// Not at all: an image that the node does not have fails the run.
+	PullPolicy_PULL_POLICY_NEVER PullPolicy = 3
+)
+
+// Enum value maps for PullPolicy.
+var (
+	PullPolicy_name = map[int32]string{
+		0: "PULL_POLICY_UNSPECIFIED",
+		1: "PULL_POLICY_MISSING",
+		2: "PULL_POLICY_ALWAYS",
+		3: "PULL_POLICY_NEVER",
+	}
+	PullPolicy_value = map[string]int32{
+		"PULL_POLICY_UNSPECIFIED": 0,
+		"PULL_POLICY_MISSING":     1,
+		"PULL_POLICY_ALWAYS":      2,
+		"PULL_POLICY_NEVER":       3,
+	}
+)
+
+func (x PullPolicy) Enum() *PullPolicy {
+	p := new(PullPolicy)
+	*p = x
+	return p
+}
+
+func (x PullPolicy) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (PullPolicy) Descriptor() protoreflect.EnumDescriptor {
+	return file_errand_v1_run_proto_enumTypes[3].Descriptor()
+}
+
+func (PullPolicy) Type() protoreflect.EnumType {
+	return &file_errand_v1_run_proto_enumTypes[3]
+}
+
+func (x PullPolicy) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use PullPolicy.Descriptor instead.
+func (PullPolicy) EnumDescriptor() ([]byte, []int) {
+	return file_errand_v1_run_proto_rawDescGZIP(), []int{3}
+}
+
 // OnNodeLoss is what becomes of a run whose attempt was lost with its node or sandbox,
 // or stopped by a drain: its command may have been started, and its end was not its own.
 type OnNodeLoss int32
@@ -283,11 +341,11 @@ func (x OnNodeLoss) String() string {
 }
 
 func (OnNodeLoss) Descriptor() protoreflect.EnumDescriptor {
-	return file_errand_v1_run_proto_enumTypes[3].Descriptor()
+	return file_errand_v1_run_proto_enumTypes[4].Descriptor()
 }
 
 func (OnNodeLoss) Type() protoreflect.EnumType {
-	return &file_errand_v1_run_proto_enumTypes[3]
+	return &file_errand_v1_run_proto_enumTypes[4]
 }
 
 func (x OnNodeLoss) Number() protoreflect.EnumNumber {
@@ -296,7 +354,7 @@ func (x OnNodeLoss) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use OnNodeLoss.Descriptor instead.
 func (OnNodeLoss) EnumDescriptor() ([]byte, []int) {
-	return file_errand_v1_run_proto_rawDescGZIP(), []int{3}
+	return file_errand_v1_run_proto_rawDescGZIP(), []int{4}
 }
 
 // Stream tells the command's two outputs apart.
@@ -333,11 +391,11 @@ func (x Stream) String() string {
 }
 
 func (Stream) Descriptor() protoreflect.EnumDescriptor {
-	return file_errand_v1_run_proto_enumTypes[4].Descriptor()
+	return file_errand_v1_run_proto_enumTypes[5].Descriptor()
 }
 
 func (Stream) Type() protoreflect.EnumType {
-	return &file_errand_v1_run_proto_enumTypes[4]
+	return &file_errand_v1_run_proto_enumTypes[5]
 }
 
 func (x Stream) Number() protoreflect.EnumNumber {
@@ -346,7 +404,7 @@ func (x Stream) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Stream.Descriptor instead.
 func (Stream) EnumDescriptor() ([]byte, []int) {
-	return file_errand_v1_run_proto_rawDescGZIP(), []int{4}
+	return file_errand_v1_run_proto_rawDescGZIP(), []int{5}
 }
 
 // RunSpec is what to run and within which bounds.
@@ -380,7 +438,9 @@ type RunSpec struct {
 	StopGrace *durationpb.Duration `protobuf:"bytes,13,opt,name=stop_grace,json=stopGrace,proto3" json:"stop_grace,omitempty"`
 	// What is tried again; one attempt when unset. Nobody waits at a run that is: with
 	// the triggers MANUAL and CONSOLE it is refused.
-	Retry         *Retry `protobuf:"bytes,14,opt,name=retry,proto3" json:"retry,omitempty"`
+	Retry *Retry `protobuf:"bytes,14,opt,name=retry,proto3" json:"retry,omitempty"`
+	// When a registry is asked for the image.
+	Pull          PullPolicy `protobuf:"varint,15,opt,name=pull,proto3,enum=errand.v1.PullPolicy" json:"pull,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -511,6 +571,13 @@ func (x *RunSpec) GetRetry() *Retry {
 		return x.Retry
 	}
 	return nil
+}
+
+func (x *RunSpec) GetPull() PullPolicy {
+	if x != nil {
+		return x.Pull
+	}
+	return PullPolicy_PULL_POLICY_UNSPECIFIED
 }
 
 // Retry says what is tried again. An attempt that provably never started is placed
@@ -2228,7 +2295,7 @@ var File_errand_v1_run_proto protoreflect.FileDescriptor
 
 const file_errand_v1_run_proto_rawDesc = "" +
 	"\n" +
-	"\x13errand/v1/run.proto\x12\terrand.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xcd\x04\n" +
+	"\x13errand/v1/run.proto\x12\terrand.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xf8\x04\n" +
 	"\aRunSpec\x12\x16\n" +
 	"\x06driver\x18\x01 \x01(\tR\x06driver\x12\x14\n" +
 	"\x05image\x18\x02 \x01(\tR\x05image\x12\x18\n" +
@@ -2248,7 +2315,8 @@ const file_errand_v1_run_proto_rawDesc = "" +
 	"\x0estart_deadline\x18\f \x01(\v2\x19.google.protobuf.DurationR\rstartDeadline\x128\n" +
 	"\n" +
 	"stop_grace\x18\r \x01(\v2\x19.google.protobuf.DurationR\tstopGrace\x12&\n" +
-	"\x05retry\x18\x0e \x01(\v2\x10.errand.v1.RetryR\x05retry\x1a6\n" +
+	"\x05retry\x18\x0e \x01(\v2\x10.errand.v1.RetryR\x05retry\x12)\n" +
+	"\x04pull\x18\x0f \x01(\x0e2\x15.errand.v1.PullPolicyR\x04pull\x1a6\n" +
 	"\bEnvEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xb4\x02\n" +
@@ -2442,7 +2510,13 @@ const file_errand_v1_run_proto_rawDesc = "" +
 	"\x10TRIGGER_SCHEDULE\x10\x02\x12\x12\n" +
 	"\x0eTRIGGER_DEPLOY\x10\x03\x12\x13\n" +
 	"\x0fTRIGGER_CONSOLE\x10\x04\x12\x0f\n" +
-	"\vTRIGGER_API\x10\x05*Y\n" +
+	"\vTRIGGER_API\x10\x05*q\n" +
+	"\n" +
+	"PullPolicy\x12\x1b\n" +
+	"\x17PULL_POLICY_UNSPECIFIED\x10\x00\x12\x17\n" +
+	"\x13PULL_POLICY_MISSING\x10\x01\x12\x16\n" +
+	"\x12PULL_POLICY_ALWAYS\x10\x02\x12\x15\n" +
+	"\x11PULL_POLICY_NEVER\x10\x03*Y\n" +
 	"\n" +
 	"OnNodeLoss\x12\x1c\n" +
 	"\x18ON_NODE_LOSS_UNSPECIFIED\x10\x00\x12\x15\n" +
@@ -2475,116 +2549,118 @@ func file_errand_v1_run_proto_rawDescGZIP() []byte {
 	return file_errand_v1_run_proto_rawDescData
 }
 
-var file_errand_v1_run_proto_enumTypes = make([]protoimpl.EnumInfo, 5)
+var file_errand_v1_run_proto_enumTypes = make([]protoimpl.EnumInfo, 6)
 var file_errand_v1_run_proto_msgTypes = make([]protoimpl.MessageInfo, 29)
 var file_errand_v1_run_proto_goTypes = []any{
 	(Status)(0),                   // 0: errand.v1.Status
 	(Reason)(0),                   // 1: errand.v1.Reason
 	(Trigger)(0),                  // 2: errand.v1.Trigger
-	(OnNodeLoss)(0),               // 3: errand.v1.OnNodeLoss
-	(Stream)(0),                   // 4: errand.v1.Stream
-	(*RunSpec)(nil),               // 5: errand.v1.RunSpec
-	(*Retry)(nil),                 // 6: errand.v1.Retry
-	(*Run)(nil),                   // 7: errand.v1.Run
-	(*Attempt)(nil),               // 8: errand.v1.Attempt
-	(*SentSignal)(nil),            // 9: errand.v1.SentSignal
-	(*CreateRunRequest)(nil),      // 10: errand.v1.CreateRunRequest
-	(*CreateRunResponse)(nil),     // 11: errand.v1.CreateRunResponse
-	(*GetRunRequest)(nil),         // 12: errand.v1.GetRunRequest
-	(*GetRunResponse)(nil),        // 13: errand.v1.GetRunResponse
-	(*ListRunsRequest)(nil),       // 14: errand.v1.ListRunsRequest
-	(*ListRunsResponse)(nil),      // 15: errand.v1.ListRunsResponse
-	(*WatchRunRequest)(nil),       // 16: errand.v1.WatchRunRequest
-	(*WatchRunResponse)(nil),      // 17: errand.v1.WatchRunResponse
-	(*RunChangesRequest)(nil),     // 18: errand.v1.RunChangesRequest
-	(*RunChangesResponse)(nil),    // 19: errand.v1.RunChangesResponse
-	(*RunChange)(nil),             // 20: errand.v1.RunChange
-	(*CancelRunRequest)(nil),      // 21: errand.v1.CancelRunRequest
-	(*CancelRunResponse)(nil),     // 22: errand.v1.CancelRunResponse
-	(*LogsRequest)(nil),           // 23: errand.v1.LogsRequest
-	(*LogsResponse)(nil),          // 24: errand.v1.LogsResponse
-	(*LogChunk)(nil),              // 25: errand.v1.LogChunk
-	(*LogEnd)(nil),                // 26: errand.v1.LogEnd
-	(*WaitRunRequest)(nil),        // 27: errand.v1.WaitRunRequest
-	(*WaitRunResponse)(nil),       // 28: errand.v1.WaitRunResponse
-	nil,                           // 29: errand.v1.RunSpec.EnvEntry
-	nil,                           // 30: errand.v1.Run.LabelsEntry
-	nil,                           // 31: errand.v1.CreateRunRequest.LabelsEntry
-	nil,                           // 32: errand.v1.ListRunsRequest.LabelsEntry
-	nil,                           // 33: errand.v1.RunChangesRequest.LabelsEntry
-	(*durationpb.Duration)(nil),   // 34: google.protobuf.Duration
-	(*timestamppb.Timestamp)(nil), // 35: google.protobuf.Timestamp
+	(PullPolicy)(0),               // 3: errand.v1.PullPolicy
+	(OnNodeLoss)(0),               // 4: errand.v1.OnNodeLoss
+	(Stream)(0),                   // 5: errand.v1.Stream
+	(*RunSpec)(nil),               // 6: errand.v1.RunSpec
+	(*Retry)(nil),                 // 7: errand.v1.Retry
+	(*Run)(nil),                   // 8: errand.v1.Run
+	(*Attempt)(nil),               // 9: errand.v1.Attempt
+	(*SentSignal)(nil),            // 10: errand.v1.SentSignal
+	(*CreateRunRequest)(nil),      // 11: errand.v1.CreateRunRequest
+	(*CreateRunResponse)(nil),     // 12: errand.v1.CreateRunResponse
+	(*GetRunRequest)(nil),         // 13: errand.v1.GetRunRequest
+	(*GetRunResponse)(nil),        // 14: errand.v1.GetRunResponse
+	(*ListRunsRequest)(nil),       // 15: errand.v1.ListRunsRequest
+	(*ListRunsResponse)(nil),      // 16: errand.v1.ListRunsResponse
+	(*WatchRunRequest)(nil),       // 17: errand.v1.WatchRunRequest
+	(*WatchRunResponse)(nil),      // 18: errand.v1.WatchRunResponse
+	(*RunChangesRequest)(nil),     // 19: errand.v1.RunChangesRequest
+	(*RunChangesResponse)(nil),    // 20: errand.v1.RunChangesResponse
+	(*RunChange)(nil),             // 21: errand.v1.RunChange
+	(*CancelRunRequest)(nil),      // 22: errand.v1.CancelRunRequest
+	(*CancelRunResponse)(nil),     // 23: errand.v1.CancelRunResponse
+	(*LogsRequest)(nil),           // 24: errand.v1.LogsRequest
+	(*LogsResponse)(nil),          // 25: errand.v1.LogsResponse
+	(*LogChunk)(nil),              // 26: errand.v1.LogChunk
+	(*LogEnd)(nil),                // 27: errand.v1.LogEnd
+	(*WaitRunRequest)(nil),        // 28: errand.v1.WaitRunRequest
+	(*WaitRunResponse)(nil),       // 29: errand.v1.WaitRunResponse
+	nil,                           // 30: errand.v1.RunSpec.EnvEntry
+	nil,                           // 31: errand.v1.Run.LabelsEntry
+	nil,                           // 32: errand.v1.CreateRunRequest.LabelsEntry
+	nil,                           // 33: errand.v1.ListRunsRequest.LabelsEntry
+	nil,                           // 34: errand.v1.RunChangesRequest.LabelsEntry
+	(*durationpb.Duration)(nil),   // 35: google.protobuf.Duration
+	(*timestamppb.Timestamp)(nil), // 36: google.protobuf.Timestamp
 }
 var file_errand_v1_run_proto_depIdxs = []int32{
-	29, // 0: errand.v1.RunSpec.env:type_name -> errand.v1.RunSpec.EnvEntry
-	34, // 1: errand.v1.RunSpec.timeout:type_name -> google.protobuf.Duration
-	34, // 2: errand.v1.RunSpec.start_deadline:type_name -> google.protobuf.Duration
-	34, // 3: errand.v1.RunSpec.stop_grace:type_name -> google.protobuf.Duration
-	6,  // 4: errand.v1.RunSpec.retry:type_name -> errand.v1.Retry
-	34, // 5: errand.v1.Retry.backoff:type_name -> google.protobuf.Duration
-	34, // 6: errand.v1.Retry.backoff_max:type_name -> google.protobuf.Duration
-	3,  // 7: errand.v1.Retry.on_node_loss:type_name -> errand.v1.OnNodeLoss
-	30, // 8: errand.v1.Run.labels:type_name -> errand.v1.Run.LabelsEntry
-	2,  // 9: errand.v1.Run.trigger:type_name -> errand.v1.Trigger
-	5,  // 10: errand.v1.Run.spec:type_name -> errand.v1.RunSpec
-	0,  // 11: errand.v1.Run.status:type_name -> errand.v1.Status
-	1,  // 12: errand.v1.Run.reason:type_name -> errand.v1.Reason
-	35, // 13: errand.v1.Run.created_at:type_name -> google.protobuf.Timestamp
-	35, // 14: errand.v1.Run.queued_at:type_name -> google.protobuf.Timestamp
-	35, // 15: errand.v1.Run.started_at:type_name -> google.protobuf.Timestamp
-	35, // 16: errand.v1.Run.ended_at:type_name -> google.protobuf.Timestamp
-	8,  // 17: errand.v1.Run.attempts:type_name -> errand.v1.Attempt
-	1,  // 18: errand.v1.Run.stopping:type_name -> errand.v1.Reason
-	35, // 19: errand.v1.Run.not_before:type_name -> google.protobuf.Timestamp
-	35, // 20: errand.v1.Attempt.started_at:type_name -> google.protobuf.Timestamp
-	35, // 21: errand.v1.Attempt.ended_at:type_name -> google.protobuf.Timestamp
-	1,  // 22: errand.v1.Attempt.reason:type_name -> errand.v1.Reason
-	0,  // 23: errand.v1.Attempt.status:type_name -> errand.v1.Status
-	9,  // 24: errand.v1.Attempt.signals:type_name -> errand.v1.SentSignal
-	35, // 25: errand.v1.SentSignal.at:type_name -> google.protobuf.Timestamp
-	1,  // 26: errand.v1.SentSignal.reason:type_name -> errand.v1.Reason
-	31, // 27: errand.v1.CreateRunRequest.labels:type_name -> errand.v1.CreateRunRequest.LabelsEntry
-	2,  // 28: errand.v1.CreateRunRequest.trigger:type_name -> errand.v1.Trigger
-	5,  // 29: errand.v1.CreateRunRequest.spec:type_name -> errand.v1.RunSpec
-	7,  // 30: errand.v1.CreateRunResponse.run:type_name -> errand.v1.Run
-	7,  // 31: errand.v1.GetRunResponse.run:type_name -> errand.v1.Run
-	0,  // 32: errand.v1.ListRunsRequest.statuses:type_name -> errand.v1.Status
-	32, // 33: errand.v1.ListRunsRequest.labels:type_name -> errand.v1.ListRunsRequest.LabelsEntry
-	7,  // 34: errand.v1.ListRunsResponse.runs:type_name -> errand.v1.Run
-	35, // 35: errand.v1.ListRunsResponse.examined_back_to:type_name -> google.protobuf.Timestamp
-	7,  // 36: errand.v1.WatchRunResponse.run:type_name -> errand.v1.Run
-	33, // 37: errand.v1.RunChangesRequest.labels:type_name -> errand.v1.RunChangesRequest.LabelsEntry
-	20, // 38: errand.v1.RunChangesResponse.changes:type_name -> errand.v1.RunChange
-	7,  // 39: errand.v1.RunChange.run:type_name -> errand.v1.Run
-	7,  // 40: errand.v1.CancelRunResponse.run:type_name -> errand.v1.Run
-	35, // 41: errand.v1.LogsRequest.since:type_name -> google.protobuf.Timestamp
-	25, // 42: errand.v1.LogsResponse.chunks:type_name -> errand.v1.LogChunk
-	26, // 43: errand.v1.LogsResponse.end:type_name -> errand.v1.LogEnd
-	4,  // 44: errand.v1.LogChunk.stream:type_name -> errand.v1.Stream
-	35, // 45: errand.v1.LogChunk.at:type_name -> google.protobuf.Timestamp
-	34, // 46: errand.v1.WaitRunRequest.timeout:type_name -> google.protobuf.Duration
-	7,  // 47: errand.v1.WaitRunResponse.run:type_name -> errand.v1.Run
-	10, // 48: errand.v1.RunService.Create:input_type -> errand.v1.CreateRunRequest
-	12, // 49: errand.v1.RunService.Get:input_type -> errand.v1.GetRunRequest
-	14, // 50: errand.v1.RunService.List:input_type -> errand.v1.ListRunsRequest
-	16, // 51: errand.v1.RunService.Watch:input_type -> errand.v1.WatchRunRequest
-	18, // 52: errand.v1.RunService.Changes:input_type -> errand.v1.RunChangesRequest
-	21, // 53: errand.v1.RunService.Cancel:input_type -> errand.v1.CancelRunRequest
-	23, // 54: errand.v1.RunService.Logs:input_type -> errand.v1.LogsRequest
-	27, // 55: errand.v1.RunService.Wait:input_type -> errand.v1.WaitRunRequest
-	11, // 56: errand.v1.RunService.Create:output_type -> errand.v1.CreateRunResponse
-	13, // 57: errand.v1.RunService.Get:output_type -> errand.v1.GetRunResponse
-	15, // 58: errand.v1.RunService.List:output_type -> errand.v1.ListRunsResponse
-	17, // 59: errand.v1.RunService.Watch:output_type -> errand.v1.WatchRunResponse
-	19, // 60: errand.v1.RunService.Changes:output_type -> errand.v1.RunChangesResponse
-	22, // 61: errand.v1.RunService.Cancel:output_type -> errand.v1.CancelRunResponse
-	24, // 62: errand.v1.RunService.Logs:output_type -> errand.v1.LogsResponse
-	28, // 63: errand.v1.RunService.Wait:output_type -> errand.v1.WaitRunResponse
-	56, // [56:64] is the sub-list for method output_type
-	48, // [48:56] is the sub-list for method input_type
-	48, // [48:48] is the sub-list for extension type_name
-	48, // [48:48] is the sub-list for extension extendee
-	0,  // [0:48] is the sub-list for field type_name
+	30, // 0: errand.v1.RunSpec.env:type_name -> errand.v1.RunSpec.EnvEntry
+	35, // 1: errand.v1.RunSpec.timeout:type_name -> google.protobuf.Duration
+	35, // 2: errand.v1.RunSpec.start_deadline:type_name -> google.protobuf.Duration
+	35, // 3: errand.v1.RunSpec.stop_grace:type_name -> google.protobuf.Duration
+	7,  // 4: errand.v1.RunSpec.retry:type_name -> errand.v1.Retry
+	3,  // 5: errand.v1.RunSpec.pull:type_name -> errand.v1.PullPolicy
+	35, // 6: errand.v1.Retry.backoff:type_name -> google.protobuf.Duration
+	35, // 7: errand.v1.Retry.backoff_max:type_name -> google.protobuf.Duration
+	4,  // 8: errand.v1.Retry.on_node_loss:type_name -> errand.v1.OnNodeLoss
+	31, // 9: errand.v1.Run.labels:type_name -> errand.v1.Run.LabelsEntry
+	2,  // 10: errand.v1.Run.trigger:type_name -> errand.v1.Trigger
+	6,  // 11: errand.v1.Run.spec:type_name -> errand.v1.RunSpec
+	0,  // 12: errand.v1.Run.status:type_name -> errand.v1.Status
+	1,  // 13: errand.v1.Run.reason:type_name -> errand.v1.Reason
+	36, // 14: errand.v1.Run.created_at:type_name -> google.protobuf.Timestamp
+	36, // 15: errand.v1.Run.queued_at:type_name -> google.protobuf.Timestamp
+	36, // 16: errand.v1.Run.started_at:type_name -> google.protobuf.Timestamp
+	36, // 17: errand.v1.Run.ended_at:type_name -> google.protobuf.Timestamp
+	9,  // 18: errand.v1.Run.attempts:type_name -> errand.v1.Attempt
+	1,  // 19: errand.v1.Run.stopping:type_name -> errand.v1.Reason
+	36, // 20: errand.v1.Run.not_before:type_name -> google.protobuf.Timestamp
+	36, // 21: errand.v1.Attempt.started_at:type_name -> google.protobuf.Timestamp
+	36, // 22: errand.v1.Attempt.ended_at:type_name -> google.protobuf.Timestamp
+	1,  // 23: errand.v1.Attempt.reason:type_name -> errand.v1.Reason
+	0,  // 24: errand.v1.Attempt.status:type_name -> errand.v1.Status
+	10, // 25: errand.v1.Attempt.signals:type_name -> errand.v1.SentSignal
+	36, // 26: errand.v1.SentSignal.at:type_name -> google.protobuf.Timestamp
+	1,  // 27: errand.v1.SentSignal.reason:type_name -> errand.v1.Reason
+	32, // 28: errand.v1.CreateRunRequest.labels:type_name -> errand.v1.CreateRunRequest.LabelsEntry
+	2,  // 29: errand.v1.CreateRunRequest.trigger:type_name -> errand.v1.Trigger
+	6,  // 30: errand.v1.CreateRunRequest.spec:type_name -> errand.v1.RunSpec
+	8,  // 31: errand.v1.CreateRunResponse.run:type_name -> errand.v1.Run
+	8,  // 32: errand.v1.GetRunResponse.run:type_name -> errand.v1.Run
+	0,  // 33: errand.v1.ListRunsRequest.statuses:type_name -> errand.v1.Status
+	33, // 34: errand.v1.ListRunsRequest.labels:type_name -> errand.v1.ListRunsRequest.LabelsEntry
+	8,  // 35: errand.v1.ListRunsResponse.runs:type_name -> errand.v1.Run
+	36, // 36: errand.v1.ListRunsResponse.examined_back_to:type_name -> google.protobuf.Timestamp
+	8,  // 37: errand.v1.WatchRunResponse.run:type_name -> errand.v1.Run
+	34, // 38: errand.v1.RunChangesRequest.labels:type_name -> errand.v1.RunChangesRequest.LabelsEntry
+	21, // 39: errand.v1.RunChangesResponse.changes:type_name -> errand.v1.RunChange
+	8,  // 40: errand.v1.RunChange.run:type_name -> errand.v1.Run
+	8,  // 41: errand.v1.CancelRunResponse.run:type_name -> errand.v1.Run
+	36, // 42: errand.v1.LogsRequest.since:type_name -> google.protobuf.Timestamp
+	26, // 43: errand.v1.LogsResponse.chunks:type_name -> errand.v1.LogChunk
+	27, // 44: errand.v1.LogsResponse.end:type_name -> errand.v1.LogEnd
+	5,  // 45: errand.v1.LogChunk.stream:type_name -> errand.v1.Stream
+	36, // 46: errand.v1.LogChunk.at:type_name -> google.protobuf.Timestamp
+	35, // 47: errand.v1.WaitRunRequest.timeout:type_name -> google.protobuf.Duration
+	8,  // 48: errand.v1.WaitRunResponse.run:type_name -> errand.v1.Run
+	11, // 49: errand.v1.RunService.Create:input_type -> errand.v1.CreateRunRequest
+	13, // 50: errand.v1.RunService.Get:input_type -> errand.v1.GetRunRequest
+	15, // 51: errand.v1.RunService.List:input_type -> errand.v1.ListRunsRequest
+	17, // 52: errand.v1.RunService.Watch:input_type -> errand.v1.WatchRunRequest
+	19, // 53: errand.v1.RunService.Changes:input_type -> errand.v1.RunChangesRequest
+	22, // 54: errand.v1.RunService.Cancel:input_type -> errand.v1.CancelRunRequest
+	24, // 55: errand.v1.RunService.Logs:input_type -> errand.v1.LogsRequest
+	28, // 56: errand.v1.RunService.Wait:input_type -> errand.v1.WaitRunRequest
+	12, // 57: errand.v1.RunService.Create:output_type -> errand.v1.CreateRunResponse
+	14, // 58: errand.v1.RunService.Get:output_type -> errand.v1.GetRunResponse
+	16, // 59: errand.v1.RunService.List:output_type -> errand.v1.ListRunsResponse
+	18, // 60: errand.v1.RunService.Watch:output_type -> errand.v1.WatchRunResponse
+	20, // 61: errand.v1.RunService.Changes:output_type -> errand.v1.RunChangesResponse
+	23, // 62: errand.v1.RunService.Cancel:output_type -> errand.v1.CancelRunResponse
+	25, // 63: errand.v1.RunService.Logs:output_type -> errand.v1.LogsResponse
+	29, // 64: errand.v1.RunService.Wait:output_type -> errand.v1.WaitRunResponse
+	57, // [57:65] is the sub-list for method output_type
+	49, // [49:57] is the sub-list for method input_type
+	49, // [49:49] is the sub-list for extension type_name
+	49, // [49:49] is the sub-list for extension extendee
+	0,  // [0:49] is the sub-list for field type_name
 }
 
 func init() { file_errand_v1_run_proto_init() }
@@ -2601,7 +2677,7 @@ func file_errand_v1_run_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_errand_v1_run_proto_rawDesc), len(file_errand_v1_run_proto_rawDesc)),
-			NumEnums:      5,
+			NumEnums:      6,
 			NumMessages:   29,
 			NumExtensions: 0,
 			NumServices:   1,

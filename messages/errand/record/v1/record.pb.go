@@ -241,6 +241,60 @@ func (Trigger) EnumDescriptor() ([]byte, []int) {
 	return file_errand_record_v1_record_proto_rawDescGZIP(), []int{2}
 }
 
+// PullPolicy says when a registry is asked for an image.
+type PullPolicy int32
+
+const (
+	// As MISSING.
+	PullPolicy_PULL_POLICY_UNSPECIFIED PullPolicy = 0
+	PullPolicy_PULL_POLICY_MISSING     PullPolicy = 1
+	PullPolicy_PULL_POLICY_ALWAYS      PullPolicy = 2
+	PullPolicy_PULL_POLICY_NEVER       PullPolicy = 3
+)
+
+// Enum value maps for PullPolicy.
+var (
+	PullPolicy_name = map[int32]string{
+		0: "PULL_POLICY_UNSPECIFIED",
+		1: "PULL_POLICY_MISSING",
+		2: "PULL_POLICY_ALWAYS",
+		3: "PULL_POLICY_NEVER",
+	}
+	PullPolicy_value = map[string]int32{
+		"PULL_POLICY_UNSPECIFIED": 0,
+		"PULL_POLICY_MISSING":     1,
+		"PULL_POLICY_ALWAYS":      2,
+		"PULL_POLICY_NEVER":       3,
+	}
+)
+
+func (x PullPolicy) Enum() *PullPolicy {
+	p := new(PullPolicy)
+	*p = x
+	return p
+}
+
+func (x PullPolicy) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (PullPolicy) Descriptor() protoreflect.EnumDescriptor {
+	return file_errand_record_v1_record_proto_enumTypes[3].Descriptor()
+}
+
+func (PullPolicy) Type() protoreflect.EnumType {
+	return &file_errand_record_v1_record_proto_enumTypes[3]
+}
+
+func (x PullPolicy) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use PullPolicy.Descriptor instead.
+func (PullPolicy) EnumDescriptor() ([]byte, []int) {
+	return file_errand_record_v1_record_proto_rawDescGZIP(), []int{3}
+}
+
 // OnNodeLoss is what becomes of a run whose attempt was lost with what it ran on: it
 // may have been started, and nobody can tell how it ended.
 type OnNodeLoss int32
@@ -276,11 +330,11 @@ func (x OnNodeLoss) String() string {
 }
 
 func (OnNodeLoss) Descriptor() protoreflect.EnumDescriptor {
-	return file_errand_record_v1_record_proto_enumTypes[3].Descriptor()
+	return file_errand_record_v1_record_proto_enumTypes[4].Descriptor()
 }
 
 func (OnNodeLoss) Type() protoreflect.EnumType {
-	return &file_errand_record_v1_record_proto_enumTypes[3]
+	return &file_errand_record_v1_record_proto_enumTypes[4]
 }
 
 func (x OnNodeLoss) Number() protoreflect.EnumNumber {
@@ -289,7 +343,7 @@ func (x OnNodeLoss) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use OnNodeLoss.Descriptor instead.
 func (OnNodeLoss) EnumDescriptor() ([]byte, []int) {
-	return file_errand_record_v1_record_proto_rawDescGZIP(), []int{3}
+	return file_errand_record_v1_record_proto_rawDescGZIP(), []int{4}
 }
 
 // Desired is what the run actor wants of an assignment.
@@ -329,11 +383,11 @@ func (x Desired) String() string {
 }
 
 func (Desired) Descriptor() protoreflect.EnumDescriptor {
-	return file_errand_record_v1_record_proto_enumTypes[4].Descriptor()
+	return file_errand_record_v1_record_proto_enumTypes[5].Descriptor()
 }
 
 func (Desired) Type() protoreflect.EnumType {
-	return &file_errand_record_v1_record_proto_enumTypes[4]
+	return &file_errand_record_v1_record_proto_enumTypes[5]
 }
 
 func (x Desired) Number() protoreflect.EnumNumber {
@@ -342,7 +396,7 @@ func (x Desired) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Desired.Descriptor instead.
 func (Desired) EnumDescriptor() ([]byte, []int) {
-	return file_errand_record_v1_record_proto_rawDescGZIP(), []int{4}
+	return file_errand_record_v1_record_proto_rawDescGZIP(), []int{5}
 }
 
 type JournalState int32
@@ -387,11 +441,11 @@ func (x JournalState) String() string {
 }
 
 func (JournalState) Descriptor() protoreflect.EnumDescriptor {
-	return file_errand_record_v1_record_proto_enumTypes[5].Descriptor()
+	return file_errand_record_v1_record_proto_enumTypes[6].Descriptor()
 }
 
 func (JournalState) Type() protoreflect.EnumType {
-	return &file_errand_record_v1_record_proto_enumTypes[5]
+	return &file_errand_record_v1_record_proto_enumTypes[6]
 }
 
 func (x JournalState) Number() protoreflect.EnumNumber {
@@ -400,7 +454,7 @@ func (x JournalState) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use JournalState.Descriptor instead.
 func (JournalState) EnumDescriptor() ([]byte, []int) {
-	return file_errand_record_v1_record_proto_rawDescGZIP(), []int{5}
+	return file_errand_record_v1_record_proto_rawDescGZIP(), []int{6}
 }
 
 type StopCause int32
@@ -445,11 +499,11 @@ func (x StopCause) String() string {
 }
 
 func (StopCause) Descriptor() protoreflect.EnumDescriptor {
-	return file_errand_record_v1_record_proto_enumTypes[6].Descriptor()
+	return file_errand_record_v1_record_proto_enumTypes[7].Descriptor()
 }
 
 func (StopCause) Type() protoreflect.EnumType {
-	return &file_errand_record_v1_record_proto_enumTypes[6]
+	return &file_errand_record_v1_record_proto_enumTypes[7]
 }
 
 func (x StopCause) Number() protoreflect.EnumNumber {
@@ -458,7 +512,7 @@ func (x StopCause) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use StopCause.Descriptor instead.
 func (StopCause) EnumDescriptor() ([]byte, []int) {
-	return file_errand_record_v1_record_proto_rawDescGZIP(), []int{6}
+	return file_errand_record_v1_record_proto_rawDescGZIP(), []int{7}
 }
 
 // Cluster is meta/cluster: what every node must agree on.
@@ -584,7 +638,9 @@ type Spec struct {
 	StartDeadlineMs int64    `protobuf:"varint,12,opt,name=start_deadline_ms,json=startDeadlineMs,proto3" json:"start_deadline_ms,omitempty"`
 	StopGraceMs     int64    `protobuf:"varint,13,opt,name=stop_grace_ms,json=stopGraceMs,proto3" json:"stop_grace_ms,omitempty"`
 	// Absent: one attempt.
-	Retry         *Retry `protobuf:"bytes,14,opt,name=retry,proto3" json:"retry,omitempty"`
+	Retry *Retry `protobuf:"bytes,14,opt,name=retry,proto3" json:"retry,omitempty"`
+	// Absent: MISSING.
+	Pull          PullPolicy `protobuf:"varint,15,opt,name=pull,proto3,enum=errand.record.v1.PullPolicy" json:"pull,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -715,6 +771,13 @@ func (x *Spec) GetRetry() *Retry {
 		return x.Retry
 	}
 	return nil
+}
+
+func (x *Spec) GetPull() PullPolicy {
+	if x != nil {
+		return x.Pull
+	}
+	return PullPolicy_PULL_POLICY_UNSPECIFIED
 }
 
 // CodeRange is exit codes from one to another, both included.
@@ -2677,8 +2740,10 @@ type Void struct {
 	Reason  Reason                 `protobuf:"varint,1,opt,name=reason,proto3,enum=errand.record.v1.Reason" json:"reason,omitempty"`
 	Message string                 `protobuf:"bytes,2,opt,name=message,proto3" json:"message,omitempty"`
 	// Another try can not help.
-	Permanent     bool  `protobuf:"varint,3,opt,name=permanent,proto3" json:"permanent,omitempty"`
-	At            int64 `protobuf:"varint,4,opt,name=at,proto3" json:"at,omitempty"`
+	Permanent bool  `protobuf:"varint,3,opt,name=permanent,proto3" json:"permanent,omitempty"`
+	At        int64 `protobuf:"varint,4,opt,name=at,proto3" json:"at,omitempty"`
+	// Another try before this long is of no use; 0 when nothing is known.
+	RetryAfterMs  int64 `protobuf:"varint,5,opt,name=retry_after_ms,json=retryAfterMs,proto3" json:"retry_after_ms,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2741,6 +2806,13 @@ func (x *Void) GetAt() int64 {
 	return 0
 }
 
+func (x *Void) GetRetryAfterMs() int64 {
+	if x != nil {
+		return x.RetryAfterMs
+	}
+	return 0
+}
+
 var File_errand_record_v1_record_proto protoreflect.FileDescriptor
 
 const file_errand_record_v1_record_proto_rawDesc = "" +
@@ -2756,7 +2828,7 @@ const file_errand_record_v1_record_proto_rawDesc = "" +
 	"\n" +
 	"min_writer\x18\x06 \x01(\rR\tminWriter\x12\x0e\n" +
 	"\x02id\x18\a \x01(\tR\x02id\x12)\n" +
-	"\x10restored_through\x18\b \x01(\x03R\x0frestoredThrough\"\xba\x03\n" +
+	"\x10restored_through\x18\b \x01(\x03R\x0frestoredThrough\"\xec\x03\n" +
 	"\x04Spec\x12\x16\n" +
 	"\x06driver\x18\x01 \x01(\tR\x06driver\x12\x14\n" +
 	"\x05image\x18\x02 \x01(\tR\x05image\x12\x18\n" +
@@ -2776,7 +2848,8 @@ const file_errand_record_v1_record_proto_rawDesc = "" +
 	"timeout_ms\x18\v \x01(\x03R\ttimeoutMs\x12*\n" +
 	"\x11start_deadline_ms\x18\f \x01(\x03R\x0fstartDeadlineMs\x12\"\n" +
 	"\rstop_grace_ms\x18\r \x01(\x03R\vstopGraceMs\x12-\n" +
-	"\x05retry\x18\x0e \x01(\v2\x17.errand.record.v1.RetryR\x05retry\"5\n" +
+	"\x05retry\x18\x0e \x01(\v2\x17.errand.record.v1.RetryR\x05retry\x120\n" +
+	"\x04pull\x18\x0f \x01(\x0e2\x1c.errand.record.v1.PullPolicyR\x04pull\"5\n" +
 	"\tCodeRange\x12\x14\n" +
 	"\x05first\x18\x01 \x01(\x05R\x05first\x12\x12\n" +
 	"\x04last\x18\x02 \x01(\x05R\x04last\"\x8e\x01\n" +
@@ -3003,12 +3076,13 @@ const file_errand_record_v1_record_proto_rawDesc = "" +
 	"\tdelivered\x18\x03 \x01(\bH\x00R\tdelivered\x88\x01\x01\x121\n" +
 	"\x05cause\x18\x04 \x01(\x0e2\x1b.errand.record.v1.StopCauseR\x05causeB\f\n" +
 	"\n" +
-	"_delivered\"\x80\x01\n" +
+	"_delivered\"\xa6\x01\n" +
 	"\x04Void\x120\n" +
 	"\x06reason\x18\x01 \x01(\x0e2\x18.errand.record.v1.ReasonR\x06reason\x12\x18\n" +
 	"\amessage\x18\x02 \x01(\tR\amessage\x12\x1c\n" +
 	"\tpermanent\x18\x03 \x01(\bR\tpermanent\x12\x0e\n" +
-	"\x02at\x18\x04 \x01(\x03R\x02at*\xb0\x01\n" +
+	"\x02at\x18\x04 \x01(\x03R\x02at\x12$\n" +
+	"\x0eretry_after_ms\x18\x05 \x01(\x03R\fretryAfterMs*\xb0\x01\n" +
 	"\x06Status\x12\x16\n" +
 	"\x12STATUS_UNSPECIFIED\x10\x00\x12\x12\n" +
 	"\x0eSTATUS_PENDING\x10\x01\x12\x12\n" +
@@ -3044,7 +3118,13 @@ const file_errand_record_v1_record_proto_rawDesc = "" +
 	"\x10TRIGGER_SCHEDULE\x10\x02\x12\x12\n" +
 	"\x0eTRIGGER_DEPLOY\x10\x03\x12\x13\n" +
 	"\x0fTRIGGER_CONSOLE\x10\x04\x12\x0f\n" +
-	"\vTRIGGER_API\x10\x05*Y\n" +
+	"\vTRIGGER_API\x10\x05*q\n" +
+	"\n" +
+	"PullPolicy\x12\x1b\n" +
+	"\x17PULL_POLICY_UNSPECIFIED\x10\x00\x12\x17\n" +
+	"\x13PULL_POLICY_MISSING\x10\x01\x12\x16\n" +
+	"\x12PULL_POLICY_ALWAYS\x10\x02\x12\x15\n" +
+	"\x11PULL_POLICY_NEVER\x10\x03*Y\n" +
 	"\n" +
 	"OnNodeLoss\x12\x1c\n" +
 	"\x18ON_NODE_LOSS_UNSPECIFIED\x10\x00\x12\x15\n" +
@@ -3082,79 +3162,81 @@ func file_errand_record_v1_record_proto_rawDescGZIP() []byte {
 	return file_errand_record_v1_record_proto_rawDescData
 }
 
-var file_errand_record_v1_record_proto_enumTypes = make([]protoimpl.EnumInfo, 7)
+var file_errand_record_v1_record_proto_enumTypes = make([]protoimpl.EnumInfo, 8)
 var file_errand_record_v1_record_proto_msgTypes = make([]protoimpl.MessageInfo, 22)
 var file_errand_record_v1_record_proto_goTypes = []any{
 	(Status)(0),          // 0: errand.record.v1.Status
 	(Reason)(0),          // 1: errand.record.v1.Reason
 	(Trigger)(0),         // 2: errand.record.v1.Trigger
-	(OnNodeLoss)(0),      // 3: errand.record.v1.OnNodeLoss
-	(Desired)(0),         // 4: errand.record.v1.Desired
-	(JournalState)(0),    // 5: errand.record.v1.JournalState
-	(StopCause)(0),       // 6: errand.record.v1.StopCause
-	(*Cluster)(nil),      // 7: errand.record.v1.Cluster
-	(*Spec)(nil),         // 8: errand.record.v1.Spec
-	(*CodeRange)(nil),    // 9: errand.record.v1.CodeRange
-	(*Failures)(nil),     // 10: errand.record.v1.Failures
-	(*Retry)(nil),        // 11: errand.record.v1.Retry
-	(*Run)(nil),          // 12: errand.record.v1.Run
-	(*Placement)(nil),    // 13: errand.record.v1.Placement
-	(*Wish)(nil),         // 14: errand.record.v1.Wish
-	(*Attempt)(nil),      // 15: errand.record.v1.Attempt
-	(*LateExit)(nil),     // 16: errand.record.v1.LateExit
-	(*Live)(nil),         // 17: errand.record.v1.Live
-	(*History)(nil),      // 18: errand.record.v1.History
-	(*Gone)(nil),         // 19: errand.record.v1.Gone
-	(*Assignment)(nil),   // 20: errand.record.v1.Assignment
-	(*NodeSession)(nil),  // 21: errand.record.v1.NodeSession
-	(*NodeInfo)(nil),     // 22: errand.record.v1.NodeInfo
-	(*JournalMeta)(nil),  // 23: errand.record.v1.JournalMeta
-	(*JournalEntry)(nil), // 24: errand.record.v1.JournalEntry
-	(*Exit)(nil),         // 25: errand.record.v1.Exit
-	(*SentSignal)(nil),   // 26: errand.record.v1.SentSignal
-	(*Void)(nil),         // 27: errand.record.v1.Void
-	nil,                  // 28: errand.record.v1.Run.LabelsEntry
+	(PullPolicy)(0),      // 3: errand.record.v1.PullPolicy
+	(OnNodeLoss)(0),      // 4: errand.record.v1.OnNodeLoss
+	(Desired)(0),         // 5: errand.record.v1.Desired
+	(JournalState)(0),    // 6: errand.record.v1.JournalState
+	(StopCause)(0),       // 7: errand.record.v1.StopCause
+	(*Cluster)(nil),      // 8: errand.record.v1.Cluster
+	(*Spec)(nil),         // 9: errand.record.v1.Spec
+	(*CodeRange)(nil),    // 10: errand.record.v1.CodeRange
+	(*Failures)(nil),     // 11: errand.record.v1.Failures
+	(*Retry)(nil),        // 12: errand.record.v1.Retry
+	(*Run)(nil),          // 13: errand.record.v1.Run
+	(*Placement)(nil),    // 14: errand.record.v1.Placement
+	(*Wish)(nil),         // 15: errand.record.v1.Wish
+	(*Attempt)(nil),      // 16: errand.record.v1.Attempt
+	(*LateExit)(nil),     // 17: errand.record.v1.LateExit
+	(*Live)(nil),         // 18: errand.record.v1.Live
+	(*History)(nil),      // 19: errand.record.v1.History
+	(*Gone)(nil),         // 20: errand.record.v1.Gone
+	(*Assignment)(nil),   // 21: errand.record.v1.Assignment
+	(*NodeSession)(nil),  // 22: errand.record.v1.NodeSession
+	(*NodeInfo)(nil),     // 23: errand.record.v1.NodeInfo
+	(*JournalMeta)(nil),  // 24: errand.record.v1.JournalMeta
+	(*JournalEntry)(nil), // 25: errand.record.v1.JournalEntry
+	(*Exit)(nil),         // 26: errand.record.v1.Exit
+	(*SentSignal)(nil),   // 27: errand.record.v1.SentSignal
+	(*Void)(nil),         // 28: errand.record.v1.Void
+	nil,                  // 29: errand.record.v1.Run.LabelsEntry
 }
 var file_errand_record_v1_record_proto_depIdxs = []int32{
-	11, // 0: errand.record.v1.Spec.retry:type_name -> errand.record.v1.Retry
-	9,  // 1: errand.record.v1.Failures.codes:type_name -> errand.record.v1.CodeRange
-	10, // 2: errand.record.v1.Retry.only:type_name -> errand.record.v1.Failures
-	10, // 3: errand.record.v1.Retry.never:type_name -> errand.record.v1.Failures
-	3,  // 4: errand.record.v1.Retry.on_node_loss:type_name -> errand.record.v1.OnNodeLoss
-	28, // 5: errand.record.v1.Run.labels:type_name -> errand.record.v1.Run.LabelsEntry
-	2,  // 6: errand.record.v1.Run.trigger:type_name -> errand.record.v1.Trigger
-	8,  // 7: errand.record.v1.Run.spec:type_name -> errand.record.v1.Spec
-	0,  // 8: errand.record.v1.Run.status:type_name -> errand.record.v1.Status
-	1,  // 9: errand.record.v1.Run.reason:type_name -> errand.record.v1.Reason
-	13, // 10: errand.record.v1.Run.placement:type_name -> errand.record.v1.Placement
-	14, // 11: errand.record.v1.Run.wish:type_name -> errand.record.v1.Wish
-	15, // 12: errand.record.v1.Run.attempts:type_name -> errand.record.v1.Attempt
-	1,  // 13: errand.record.v1.Run.hold_reason:type_name -> errand.record.v1.Reason
-	16, // 14: errand.record.v1.Run.late_exits:type_name -> errand.record.v1.LateExit
-	1,  // 15: errand.record.v1.Wish.reason:type_name -> errand.record.v1.Reason
-	1,  // 16: errand.record.v1.Attempt.reason:type_name -> errand.record.v1.Reason
-	0,  // 17: errand.record.v1.Attempt.status:type_name -> errand.record.v1.Status
-	26, // 18: errand.record.v1.Attempt.signals:type_name -> errand.record.v1.SentSignal
-	25, // 19: errand.record.v1.LateExit.exit:type_name -> errand.record.v1.Exit
-	0,  // 20: errand.record.v1.History.status:type_name -> errand.record.v1.Status
-	8,  // 21: errand.record.v1.Assignment.spec:type_name -> errand.record.v1.Spec
-	4,  // 22: errand.record.v1.Assignment.desired:type_name -> errand.record.v1.Desired
-	1,  // 23: errand.record.v1.Assignment.stop_reason:type_name -> errand.record.v1.Reason
-	5,  // 24: errand.record.v1.JournalEntry.state:type_name -> errand.record.v1.JournalState
-	25, // 25: errand.record.v1.JournalEntry.exit:type_name -> errand.record.v1.Exit
-	27, // 26: errand.record.v1.JournalEntry.void:type_name -> errand.record.v1.Void
-	6,  // 27: errand.record.v1.JournalEntry.stop_cause:type_name -> errand.record.v1.StopCause
-	26, // 28: errand.record.v1.JournalEntry.signals:type_name -> errand.record.v1.SentSignal
-	6,  // 29: errand.record.v1.Exit.stop_cause:type_name -> errand.record.v1.StopCause
-	1,  // 30: errand.record.v1.Exit.reason:type_name -> errand.record.v1.Reason
-	26, // 31: errand.record.v1.Exit.signals:type_name -> errand.record.v1.SentSignal
-	6,  // 32: errand.record.v1.SentSignal.cause:type_name -> errand.record.v1.StopCause
-	1,  // 33: errand.record.v1.Void.reason:type_name -> errand.record.v1.Reason
-	34, // [34:34] is the sub-list for method output_type
-	34, // [34:34] is the sub-list for method input_type
-	34, // [34:34] is the sub-list for extension type_name
-	34, // [34:34] is the sub-list for extension extendee
-	0,  // [0:34] is the sub-list for field type_name
+	12, // 0: errand.record.v1.Spec.retry:type_name -> errand.record.v1.Retry
+	3,  // 1: errand.record.v1.Spec.pull:type_name -> errand.record.v1.PullPolicy
+	10, // 2: errand.record.v1.Failures.codes:type_name -> errand.record.v1.CodeRange
+	11, // 3: errand.record.v1.Retry.only:type_name -> errand.record.v1.Failures
+	11, // 4: errand.record.v1.Retry.never:type_name -> errand.record.v1.Failures
+	4,  // 5: errand.record.v1.Retry.on_node_loss:type_name -> errand.record.v1.OnNodeLoss
+	29, // 6: errand.record.v1.Run.labels:type_name -> errand.record.v1.Run.LabelsEntry
+	2,  // 7: errand.record.v1.Run.trigger:type_name -> errand.record.v1.Trigger
+	9,  // 8: errand.record.v1.Run.spec:type_name -> errand.record.v1.Spec
+	0,  // 9: errand.record.v1.Run.status:type_name -> errand.record.v1.Status
+	1,  // 10: errand.record.v1.Run.reason:type_name -> errand.record.v1.Reason
+	14, // 11: errand.record.v1.Run.placement:type_name -> errand.record.v1.Placement
+	15, // 12: errand.record.v1.Run.wish:type_name -> errand.record.v1.Wish
+	16, // 13: errand.record.v1.Run.attempts:type_name -> errand.record.v1.Attempt
+	1,  // 14: errand.record.v1.Run.hold_reason:type_name -> errand.record.v1.Reason
+	17, // 15: errand.record.v1.Run.late_exits:type_name -> errand.record.v1.LateExit
+	1,  // 16: errand.record.v1.Wish.reason:type_name -> errand.record.v1.Reason
+	1,  // 17: errand.record.v1.Attempt.reason:type_name -> errand.record.v1.Reason
+	0,  // 18: errand.record.v1.Attempt.status:type_name -> errand.record.v1.Status
+	27, // 19: errand.record.v1.Attempt.signals:type_name -> errand.record.v1.SentSignal
+	26, // 20: errand.record.v1.LateExit.exit:type_name -> errand.record.v1.Exit
+	0,  // 21: errand.record.v1.History.status:type_name -> errand.record.v1.Status
+	9,  // 22: errand.record.v1.Assignment.spec:type_name -> errand.record.v1.Spec
+	5,  // 23: errand.record.v1.Assignment.desired:type_name -> errand.record.v1.Desired
+	1,  // 24: errand.record.v1.Assignment.stop_reason:type_name -> errand.record.v1.Reason
+	6,  // 25: errand.record.v1.JournalEntry.state:type_name -> errand.record.v1.JournalState
+	26, // 26: errand.record.v1.JournalEntry.exit:type_name -> errand.record.v1.Exit
+	28, // 27: errand.record.v1.JournalEntry.void:type_name -> errand.record.v1.Void
+	7,  // 28: errand.record.v1.JournalEntry.stop_cause:type_name -> errand.record.v1.StopCause
+	27, // 29: errand.record.v1.JournalEntry.signals:type_name -> errand.record.v1.SentSignal
+	7,  // 30: errand.record.v1.Exit.stop_cause:type_name -> errand.record.v1.StopCause
+	1,  // 31: errand.record.v1.Exit.reason:type_name -> errand.record.v1.Reason
+	27, // 32: errand.record.v1.Exit.signals:type_name -> errand.record.v1.SentSignal
+	7,  // 33: errand.record.v1.SentSignal.cause:type_name -> errand.record.v1.StopCause
+	1,  // 34: errand.record.v1.Void.reason:type_name -> errand.record.v1.Reason
+	35, // [35:35] is the sub-list for method output_type
+	35, // [35:35] is the sub-list for method input_type
+	35, // [35:35] is the sub-list for extension type_name
+	35, // [35:35] is the sub-list for extension extendee
+	0,  // [0:35] is the sub-list for field type_name
 }
 
 func init() { file_errand_record_v1_record_proto_init() }
@@ -3171,7 +3253,7 @@ func file_errand_record_v1_record_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_errand_record_v1_record_proto_rawDesc), len(file_errand_record_v1_record_proto_rawDesc)),
-			NumEnums:      7,
+			NumEnums:      8,
 			NumMessages:   22,
 			NumExtensions: 0,
 			NumServices:   0,

@@ -37,6 +37,10 @@ const (
 	ImageServiceImportProcedure = "/errand.v1.ImageService/Import"
 	// ImageServiceListProcedure is the fully-qualified name of the ImageService's List RPC.
 	ImageServiceListProcedure = "/errand.v1.ImageService/List"
+	// ImageServicePullProcedure is the fully-qualified name of the ImageService's Pull RPC.
+	ImageServicePullProcedure = "/errand.v1.ImageService/Pull"
+	// ImageServiceRemoveProcedure is the fully-qualified name of the ImageService's Remove RPC.
+	ImageServiceRemoveProcedure = "/errand.v1.ImageService/Remove"
 )
 
 // ImageServiceClient is a client for the errand.v1.ImageService service.
@@ -45,6 +49,13 @@ type ImageServiceClient interface {
 	// streams. The first message may carry a name.
 	Import(context.Context) (*connect.ClientStreamForClientSimple[v1.ImportImageRequest, v1.ImportImageResponse], error)
 	List(context.Context, *v1.ListImagesRequest) (*v1.ListImagesResponse, error)
+	// Pull fetches an image from its registry, or what the node lacks of it. It tells
+	// how far it has come about once a second, and the image at its end. A pull that was
+	// broken off goes on where it stopped when it is asked for again within a day.
+	Pull(context.Context, *v1.PullImageRequest) (*connect.ServerStreamForClient[v1.PullImageResponse], error)
+	// Remove takes an image's name away, and its content with its last name. An image
+	// that a sandbox is made of stays (failed_precondition).
+	Remove(context.Context, *v1.RemoveImageRequest) (*v1.RemoveImageResponse, error)
 }
 
 // NewImageServiceClient constructs a client for the errand.v1.ImageService service. By default, it
@@ -70,6 +81,18 @@ func NewImageServiceClient(httpClient connect.HTTPClient, baseURL string, opts .
 			connect.WithSchema(imageServiceMethods.ByName("List")),
 			connect.WithClientOptions(opts...),
 		),
+		pull: connect.NewClient[v1.PullImageRequest, v1.PullImageResponse](
+			httpClient,
+			baseURL+ImageServicePullProcedure,
+			connect.WithSchema(imageServiceMethods.ByName("Pull")),
+			connect.WithClientOptions(opts...),
+		),
+		remove: connect.NewClient[v1.RemoveImageRequest, v1.RemoveImageResponse](
+			httpClient,
+			baseURL+ImageServiceRemoveProcedure,
+			connect.WithSchema(imageServiceMethods.ByName("Remove")),
+			connect.WithClientOptions(opts...),
+		),
 	}
 }
 
@@ -77,6 +100,8 @@ func NewImageServiceClient(httpClient connect.HTTPClient, baseURL string, opts .
 type imageServiceClient struct {
 	_import *connect.Client[v1.ImportImageRequest, v1.ImportImageResponse]
 	list    *connect.Client[v1.ListImagesRequest, v1.ListImagesResponse]
+	pull    *connect.Client[v1.PullImageRequest, v1.PullImageResponse]
+	remove  *connect.Client[v1.RemoveImageRequest, v1.RemoveImageResponse]
 }
 
 // Import calls errand.v1.ImageService.Import.
@@ -93,12 +118,33 @@ func (c *imageServiceClient) List(ctx context.Context, req *v1.ListImagesRequest
 	return nil, err
 }
 
+// Pull calls errand.v1.ImageService.Pull.
+func (c *imageServiceClient) Pull(ctx context.Context, req *v1.PullImageRequest) (*connect.ServerStreamForClient[v1.PullImageResponse], error) {
+	return c.pull.CallServerStream(ctx, connect.NewRequest(req))
+}
+
+// Remove calls errand.v1.ImageService.Remove.
+func (c *imageServiceClient) Remove(ctx context.Context, req *v1.RemoveImageRequest) (*v1.RemoveImageResponse, error) {
+	response, err := c.remove.CallUnary(ctx, connect.NewRequest(req))
+	if response != nil {
+		return response.Msg, err
+	}
+	return nil, err
+}
+
 // ImageServiceHandler is an implementation of the errand.v1.ImageService service.
 type ImageServiceHandler interface {
 	// Import stores the images of a docker or OCI archive that the caller
 	// streams. The first message may carry a name.
 	Import(context.Context, *connect.ClientStream[v1.ImportImageRequest]) (*v1.ImportImageResponse, error)
 	List(context.Context, *v1.ListImagesRequest) (*v1.ListImagesResponse, error)
+	// Pull fetches an image from its registry, or what the node lacks of it. It tells
+	// how far it has come about once a second, and the image at its end. A pull that was
+	// broken off goes on where it stopped when it is asked for again within a day.
+	Pull(context.Context, *v1.PullImageRequest, *connect.ServerStream[v1.PullImageResponse]) error
+	// Remove takes an image's name away, and its content with its last name. An image
+	// that a sandbox is made of stays (failed_precondition).
+	Remove(context.Context, *v1.RemoveImageRequest) (*v1.RemoveImageResponse, error)
 }
 
 // NewImageServiceHandler builds an HTTP handler from the service implementation. It returns the
@@ -120,12 +166,28 @@ func NewImageServiceHandler(svc ImageServiceHandler, opts ...connect.HandlerOpti
 		connect.WithSchema(imageServiceMethods.ByName("List")),
 		connect.WithHandlerOptions(opts...),
 	)
+	imageServicePullHandler := connect.NewServerStreamHandlerSimple(
+		ImageServicePullProcedure,
+		svc.Pull,
+		connect.WithSchema(imageServiceMethods.ByName("Pull")),
+		connect.WithHandlerOptions(opts...),
+	)
+	imageServiceRemoveHandler := connect.NewUnaryHandlerSimple(
+		ImageServiceRemoveProcedure,
+		svc.Remove,
+		connect.WithSchema(imageServiceMethods.ByName("Remove")),
+		connect.WithHandlerOptions(opts...),
+	)
 	return "/errand.v1.ImageService/", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
 		case ImageServiceImportProcedure:
 			imageServiceImportHandler.ServeHTTP(w, r)
 		case ImageServiceListProcedure:
 			imageServiceListHandler.ServeHTTP(w, r)
+		case ImageServicePullProcedure:
+			imageServicePullHandler.ServeHTTP(w, r)
+		case ImageServiceRemoveProcedure:
+			imageServiceRemoveHandler.ServeHTTP(w, r)
 		default:
 			http.NotFound(w, r)
 		}
@@ -141,4 +203,12 @@ func (UnimplementedImageServiceHandler) Import(context.Context, *connect.ClientS
 
 func (UnimplementedImageServiceHandler) List(context.Context, *v1.ListImagesRequest) (*v1.ListImagesResponse, error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("errand.v1.ImageService.List is not implemented"))
+}
+
+func (UnimplementedImageServiceHandler) Pull(context.Context, *v1.PullImageRequest, *connect.ServerStream[v1.PullImageResponse]) error {
+	return connect.NewError(connect.CodeUnimplemented, errors.New("errand.v1.ImageService.Pull is not implemented"))
+}
+
+func (UnimplementedImageServiceHandler) Remove(context.Context, *v1.RemoveImageRequest) (*v1.RemoveImageResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("errand.v1.ImageService.Remove is not implemented"))
 }
