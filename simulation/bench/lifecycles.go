@@ -79,6 +79,15 @@ type swapper struct {
 }
 
 func newSwapper(d *benchDaemon) (*swapper, error) {
+	client, err := storeOf(d)
+	if err != nil {
+		return nil, err
+	}
+	return &swapper{client: client}, nil
+}
+
+// storeOf connects to the daemon's own store.
+func storeOf(d *benchDaemon) (*clientv3.Client, error) {
 	client, err := clientv3.New(clientv3.Config{
 		Endpoints:   []string{"unix://" + filepath.Join(d.dir, "data", "etcd", store.SocketName)},
 		DialTimeout: 5 * time.Second, Logger: zap.NewNop(),
@@ -86,7 +95,7 @@ func newSwapper(d *benchDaemon) (*swapper, error) {
 	if err != nil {
 		return nil, fmt.Errorf("store's socket: %w", err)
 	}
-	return &swapper{client: client}, nil
+	return client, nil
 }
 
 // valueBytes is about what a run's record has.

@@ -36,11 +36,13 @@ type sizes struct {
 	pairs int
 	// live is how many runs one node holds.
 	live int
+	// finished is how many runs the stores hold that are compared.
+	finished [2]int
 }
 
 var (
-	full  = sizes{rounds: 5, slice: 4 * time.Second, starts: 5, idle: 5 * time.Second, watched: 200, watchedMax: 1000, pairs: 30, live: 100_000}
-	quick = sizes{rounds: 2, slice: time.Second, starts: 2, idle: time.Second, watched: 20, watchedMax: 100, pairs: 5, live: 5_000}
+	full  = sizes{rounds: 5, slice: 4 * time.Second, starts: 5, idle: 5 * time.Second, watched: 200, watchedMax: 1000, pairs: 30, live: 100_000, finished: [2]int{10_000, 1_000_000}}
+	quick = sizes{rounds: 2, slice: time.Second, starts: 2, idle: time.Second, watched: 20, watchedMax: 100, pairs: 5, live: 5_000, finished: [2]int{10_000, 100_000}}
 )
 
 // bench is one part of the table.
@@ -58,6 +60,7 @@ var benches = []bench{
 	{"containers", containers},
 	{"ctr", againstCtr},
 	{"live", liveRuns},
+	{"history", finishedRuns},
 	{"simulation", simulated},
 }
 
@@ -113,6 +116,7 @@ func execute(ctx context.Context) error {
 	if *output != "table" && *output != "json" {
 		return fmt.Errorf("-o %q: must be table or json", *output)
 	}
+	tellPeers(os.Stderr, onPath)
 	rows, err := measure(ctx, *only, s)
 	if printErr := printRows(os.Stdout, *output, rows); printErr != nil {
 		return printErr
