@@ -51,8 +51,8 @@ const (
 	// ExitAfterKillMax is how long the exit of a sandbox may stay unseen when its
 	// last process is known to be gone.
 	ExitAfterKillMax = 30 * time.Second
-	// TimeoutStep bounds one wait for an execution timeout: timers count on a clock
-	// that stands still while the machine is suspended, the timeout does not.
+	// TimeoutStep bounds one wait for the next execution timeout: timers count on a clock
+	// that stands still while the machine is suspended, the timeouts do not.
 	TimeoutStep = time.Minute
 	// messageBytesMax bounds a cause that is put into a record.
 	messageBytesMax = 512
@@ -108,6 +108,7 @@ type Machine struct {
 	placements   map[string]*placement
 	ofRun        map[string][]*placement
 	starts       starts
+	timeouts     timeouts
 	usage        usage
 	reservations map[PlacementKey]*reservation
 	assignments  records.Mirror

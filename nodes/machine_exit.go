@@ -167,7 +167,8 @@ func stoppedByUs(entry *recordv1.JournalEntry, exit *recordv1.Exit) bool {
 }
 
 func (m *Machine) endTimers(p *placement) {
-	for _, name := range []string{"timeout/", "grace/", "note/", "kill/", "exit/", "wait/", "inquire/", "overdue/"} {
+	m.unwatchTimeout(p)
+	for _, name := range []string{"grace/", "note/", "kill/", "exit/", "wait/", "inquire/", "overdue/"} {
 		m.cancel(name + p.id)
 	}
 }

@@ -193,17 +193,3 @@ func (m *Machine) expectExit(p *placement) {
 		}
 	})
 }
-
-// watchTimeout enforces the execution timeout on the clock that counts suspended
-// time.
-func (m *Machine) watchTimeout(p *placement) {
-	if p.entry.GetTimeoutMs() <= 0 {
-		return
-	}
-	end := time.Duration(p.entry.GetStartedBoottimeNs()) + time.Duration(p.entry.GetTimeoutMs())*time.Millisecond
-	if left := end - m.now.Boot; left > 0 {
-		m.after("timeout/"+p.id, min(left, TimeoutStep), func() { m.watchTimeout(p) })
-		return
-	}
-	m.stop(p, stopWish{cause: recordv1.StopCause_STOP_CAUSE_TIMEOUT, reason: recordv1.Reason_REASON_TIMEOUT})
-}

@@ -155,7 +155,7 @@ var tableInputs = []struct {
 	{"the timeout", func(s *station) []actors.Effect {
 		s.advanceTo(s.now.Mono + time.Hour)
 		for name := range s.timers {
-			if strings.HasPrefix(name, "timeout/") {
+			if name == timerTimeouts {
 				return s.step(actors.TimerFired{Name: name})
 			}
 		}

@@ -43,6 +43,11 @@ type placement struct {
 	// is told unless the create itself says why.
 	overdue *recordv1.Void
 
+	// timeoutAt is when the execution timeout ends, on the boottime clock; timeoutSeat its
+	// place among those that are watched, from 1, or 0.
+	timeoutAt   time.Duration
+	timeoutSeat int
+
 	// The stop. A wish that comes while the start is under way waits for it.
 	wish      *stopWish
 	stopping  bool

@@ -1,12 +1,12 @@
 package null
 
 import (
+	"container/heap"
 	"context"
 	"errors"
 	"fmt"
 	"os"
-	"slices"
-	"strings"
+	"path/filepath"
 	"sync"
 	"time"
 
@@ -28,46 +28,48 @@ const (
 // Driver is the null driver. Its sandboxes survive it in its directory, as those of
 // other drivers survive the daemon.
 type Driver struct {
-	mu     sync.Mutex
-	file   *file
-	boxes  map[string]*box
-	closed bool
+	mu       sync.Mutex
+	file     *file
+	boxes    map[string]*box
+	programs programs
+	ends     ends
+	closed   bool
 }
 
-// state is what is on disk of a sandbox.
-type state struct {
-	Info    sandbox.Info
-	Command []string
-	// LogPath has the name of when a log was always a directory.
-	LogPath string `json:"LogDir"`
-	// Started is zero before the start.
-	Started time.Time
-	// Ended and Signal are set when something from outside ended it.
-	Ended  time.Time
-	Signal int32
-	// Killed tells that Kill has seen to it that nothing is left.
-	Killed bool
-}
-
-// box is a sandbox of this process. It has no goroutine: there may be very many.
+// box is a sandbox of this process. There may be very many, most of which only wait for
+// their end: it has no goroutine, no timer, and shares its program with its likes.
 type box struct {
-	state   state
-	program program
-	// bytes is how much of the file tells of it.
-	bytes int64
-	// over is set at the end; timer sets it at the programmed time.
-	over  bool
-	timer *time.Timer
+	id, run string
+	// keys are the start token, and then the spec's hash.
+	keys    string
+	logPath string
+	program *program
+	// started is 0 before the start; ended and signal are set when something from
+	// outside ended it. Times are in nanoseconds of Unix time.
+	started, ended     int64
+	attempt, placement int32
+	signal             int32
+	// tokenBytes is how long the start token is.
+	tokenBytes int
+	// over is set at the end; seat is its place among those that wait for theirs, from
+	// 1, or 0.
+	over bool
+	// killed tells that Kill has seen to it that nothing is left.
+	killed bool
 	// logEnded means that the log has its end mark.
 	logEnded bool
-	waiters  []*waiter
+	seat     int
+	// bytes is how much of the file tells of it.
+	bytes   int
+	waiters *waiter
 }
 
 var _ sandbox.WaitsThen = (*Driver)(nil)
 
-// waiter is a wait for the end of a sandbox.
+// waiter is a wait for the end of a sandbox, and the next one.
 type waiter struct {
 	then func(sandbox.Exit, error)
+	next *waiter
 }
 
 // New opens the driver on a directory, which it makes.
@@ -75,19 +77,13 @@ func New(dir string) (*Driver, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("open null driver: %w", err)
 	}
-	file, states, err := openFile(dir)
-	if err != nil {
+	d := &Driver{file: &file{path: filepath.Join(dir, fileName)}, programs: programs{}}
+	if err := d.load(); err != nil {
 		return nil, fmt.Errorf("open null driver: %w", err)
 	}
-	d := &Driver{file: file, boxes: make(map[string]*box, len(states))}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	for _, state := range states {
-		x := &box{state: *state}
-		if x.program, err = parse(x.state.Command); err != nil {
-			return nil, errors.Join(fmt.Errorf("open null driver: sandbox %s: %w", state.Info.ID, err), file.close())
-		}
-		d.boxes[state.Info.ID] = x
+	for _, x := range d.boxes {
 		d.arm(x)
 	}
 	return d, nil
@@ -95,36 +91,33 @@ func New(dir string) (*Driver, error) {
 
 // arm sets the end of a started sandbox. The caller holds the lock.
 func (d *Driver) arm(x *box) {
-	left := time.Until(x.state.Started.Add(x.program.After))
 	switch {
-	case x.state.Started.IsZero():
-	case !x.state.Ended.IsZero() || left <= 0:
+	case x.started == 0:
+	case x.ended != 0 || x.due() <= time.Now().UnixNano():
 		d.finish(x)
 	default:
-		x.timer = time.AfterFunc(left, func() {
-			d.mu.Lock()
-			defer d.mu.Unlock()
-			d.finish(x)
-		})
+		heap.Push(&d.ends.heap, x)
+		d.wind()
 	}
 }
 
 // finish marks the end and tells those who wait for it. The caller holds the lock.
 func (d *Driver) finish(x *box) {
-	if x.timer != nil {
-		x.timer.Stop()
+	if x.seat > 0 {
+		heap.Remove(&d.ends.heap, x.seat-1)
 	}
 	x.over = true
-	for _, w := range x.waiters {
+	waiters := x.waiters
+	x.waiters = nil
+	for w := waiters; w != nil; w = w.next {
 		d.tell(x, w)
 	}
-	x.waiters = nil
 }
 
 // tell answers a wait. The caller holds the lock.
 func (d *Driver) tell(x *box, w *waiter) {
-	if d.closed || d.boxes[x.state.Info.ID] != x {
-		w.then(sandbox.Exit{}, records.Errorf(records.ClassUnavailable, "wait for sandbox %s: it or the driver went", x.state.Info.ID))
+	if d.closed || d.boxes[x.id] != x {
+		w.then(sandbox.Exit{}, records.Errorf(records.ClassUnavailable, "wait for sandbox %s: it or the driver went", x.id))
 		return
 	}
 	w.then(x.exit(), nil)
@@ -144,30 +137,30 @@ func (d *Driver) find(id string) (*box, error) {
 
 // Create reads the program.
 func (d *Driver) Create(_ context.Context, spec sandbox.Spec) error {
-	p, err := parse(spec.Spec.GetCommand())
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	p, err := d.programs.of(spec.Spec.GetCommand())
 	if err != nil {
 		return sandbox.Permanentf(recordv1.Reason_REASON_START_ERROR, "%v", err)
 	}
 	if p.CreateError != 0 {
 		return sandbox.Transientf(p.CreateError, "programmed to fail")
 	}
-	d.mu.Lock()
-	defer d.mu.Unlock()
 	if d.boxes[spec.ID] != nil {
 		return records.Errorf(records.ClassConflict, "create sandbox %s: it exists", spec.ID)
 	}
-	x := &box{program: p, state: state{
-		Info: sandbox.Info{
-			ID: spec.ID, Run: spec.Run, Attempt: spec.Attempt, Placement: spec.Placement,
-			StartToken: slices.Clone(spec.StartToken), SpecHash: slices.Clone(spec.SpecHash),
-		},
-		Command: slices.Clone(spec.Spec.GetCommand()),
-		LogPath: spec.LogPath,
-	}}
-	if err := d.save(x); err != nil {
+	x := &box{
+		id: spec.ID, run: spec.Run, attempt: spec.Attempt, placement: spec.Placement, program: p,
+		keys: string(spec.StartToken) + string(spec.SpecHash), tokenBytes: len(spec.StartToken),
+	}
+	if !p.NoLog {
+		x.logPath = spec.LogPath
+	}
+	if err := d.save(x, line{State: x.state()}); err != nil {
 		return fmt.Errorf("create sandbox %s: %w", spec.ID, err)
 	}
 	d.boxes[spec.ID] = x
+	d.programs.enter(p)
 	return nil
 }
 
@@ -179,29 +172,29 @@ func (d *Driver) Start(_ context.Context, id string) (time.Time, error) {
 	if err != nil {
 		return time.Time{}, err
 	}
-	if !x.state.Started.IsZero() {
+	if x.started != 0 {
 		return time.Time{}, records.Errorf(records.ClassConflict, "start sandbox %s: started before", id)
 	}
 	if x.program.StartError != 0 {
 		return time.Time{}, sandbox.Permanentf(x.program.StartError, "programmed to fail")
 	}
-	x.state.Started = time.Now()
-	if err := d.save(x); err != nil {
-		x.state.Started = time.Time{}
+	x.started = time.Now().UnixNano()
+	if err := d.save(x, x.change()); err != nil {
+		x.started = 0
 		return time.Time{}, fmt.Errorf("start sandbox %s: %w", id, err)
 	}
 	if err := x.writeLog(); err != nil {
 		return time.Time{}, records.Errorf(records.ClassOutcomeUnknown, "start sandbox %s: %w", id, err)
 	}
 	d.arm(x)
-	return x.state.Started, nil
+	return time.Unix(0, x.started), nil
 }
 
 func (x *box) writeLog() error {
 	if len(x.program.Log) == 0 || x.program.NoLog {
 		return nil
 	}
-	w, err := logs.Create(x.state.LogPath, logs.WriterOptions{})
+	w, err := logs.Create(x.logPath, logs.WriterOptions{})
 	if err != nil {
 		return err
 	}
@@ -220,7 +213,7 @@ func (d *Driver) Signal(_ context.Context, id string, signal int) (bool, error) 
 	if err != nil {
 		return false, err
 	}
-	if x.state.Started.IsZero() || x.over {
+	if x.started == 0 || x.over {
 		return false, nil
 	}
 	if signal == sigkill || (signal == sigterm && !x.program.IgnoreTerm) {
@@ -231,10 +224,10 @@ func (d *Driver) Signal(_ context.Context, id string, signal int) (bool, error) 
 
 // end ends a running program by a signal. The caller holds the lock.
 func (d *Driver) end(x *box, signal int32) error {
-	x.state.Ended, x.state.Signal = time.Now(), signal
-	if err := d.save(x); err != nil {
-		x.state.Ended, x.state.Signal = time.Time{}, 0
-		return fmt.Errorf("end sandbox %s: %w", x.state.Info.ID, err)
+	x.ended, x.signal = time.Now().UnixNano(), signal
+	if err := d.save(x, x.change()); err != nil {
+		x.ended, x.signal = 0, 0
+		return fmt.Errorf("end sandbox %s: %w", x.id, err)
 	}
 	d.finish(x)
 	return nil
@@ -245,23 +238,23 @@ func (d *Driver) Kill(_ context.Context, id string) (bool, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	x := d.boxes[id]
-	if x == nil || x.state.Started.IsZero() {
+	if x == nil || x.started == 0 {
 		return false, nil
 	}
 	running := !x.over
-	leftover := running || x.program.Leftover && !x.state.Killed
+	leftover := running || x.program.Leftover && !x.killed
 	if !leftover {
 		return false, nil
 	}
-	x.state.Killed = true
+	x.killed = true
 	var err error
 	if running {
 		err = d.end(x, sigkill)
 	} else {
-		err = d.save(x)
+		err = d.save(x, x.change())
 	}
 	if err != nil {
-		x.state.Killed = false
+		x.killed = false
 		return false, fmt.Errorf("kill sandbox %s: %w", id, err)
 	}
 	return true, nil
@@ -300,19 +293,24 @@ func (d *Driver) await(id string, then func(sandbox.Exit, error)) (stop func()) 
 		d.tell(x, w)
 		return func() {}
 	}
-	x.waiters = append(x.waiters, w)
+	w.next, x.waiters = x.waiters, w
 	return func() {
 		d.mu.Lock()
 		defer d.mu.Unlock()
-		x.waiters = slices.DeleteFunc(x.waiters, func(other *waiter) bool { return other == w })
+		for at := &x.waiters; *at != nil; at = &(*at).next {
+			if *at == w {
+				*at = w.next
+				return
+			}
+		}
 	}
 }
 
 func (x *box) exit() sandbox.Exit {
-	e := sandbox.Exit{StartedAt: x.state.Started, At: x.state.Ended, Signal: x.state.Signal, Source: Name}
+	e := sandbox.Exit{StartedAt: time.Unix(0, x.started), At: time.Unix(0, x.ended), Signal: x.signal, Source: Name}
 	code := x.program.Exit
-	if e.At.IsZero() {
-		e.At = x.state.Started.Add(x.program.After)
+	if x.ended == 0 {
+		e.At = time.Unix(0, x.due())
 		e.Signal, e.OOMKilled = x.program.Signal, x.program.OOM
 	}
 	if e.Signal != 0 {
@@ -320,7 +318,7 @@ func (x *box) exit() sandbox.Exit {
 	}
 	e.Code = &code
 	// Nothing is left of a program that was not programmed to leave something.
-	if !x.program.Leftover && !x.state.Killed && x.endLog() == nil {
+	if !x.program.Leftover && !x.killed && x.endLog() == nil {
 		e.Settled, e.LogComplete = true, true
 	}
 	return e
@@ -331,7 +329,7 @@ func (x *box) endLog() error {
 	if x.logEnded || x.program.NoLog {
 		return nil
 	}
-	w, err := logs.Create(x.state.LogPath, logs.WriterOptions{})
+	w, err := logs.Create(x.logPath, logs.WriterOptions{})
 	if err != nil {
 		return err
 	}
@@ -348,7 +346,7 @@ func (d *Driver) Flush(_ context.Context, id string) (bool, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	x := d.boxes[id]
-	if x == nil || x.state.Started.IsZero() {
+	if x == nil || x.started == 0 {
 		return true, nil
 	}
 	if err := x.endLog(); err != nil {
@@ -377,10 +375,9 @@ func (d *Driver) List(context.Context) ([]sandbox.Info, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	infos := make([]sandbox.Info, 0, len(d.boxes))
-	for _, x := range d.boxes {
+	for _, x := range d.sorted() {
 		infos = append(infos, x.info())
 	}
-	slices.SortFunc(infos, func(a, b sandbox.Info) int { return strings.Compare(a.ID, b.ID) })
 	return infos, nil
 }
 
@@ -392,5 +389,6 @@ func (d *Driver) Close() error {
 	for _, x := range d.boxes {
 		d.finish(x)
 	}
+	d.wind()
 	return d.file.close()
 }

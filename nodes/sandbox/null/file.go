@@ -7,9 +7,9 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/errand-run/errand/nodes/sandbox"
 )
@@ -23,11 +23,54 @@ const fileName = "sandboxes.jsonl"
 // anew with what is there.
 const rewriteBytes = 1 << 20
 
-// line is one line of the file.
+// lineBytes is about how much of the file tells of one sandbox.
+const lineBytes = 512
+
+// line is one line of the file: what there is at the create of a sandbox, what changes
+// later, or that it is gone.
 type line struct {
-	// Removed is the id of a sandbox that is gone; else State is what there is.
-	Removed string `json:",omitempty"`
-	State   *state `json:",omitempty"`
+	Removed string  `json:",omitempty"`
+	State   *state  `json:",omitempty"`
+	Change  *change `json:",omitempty"`
+}
+
+// state is all of a sandbox.
+type state struct {
+	Info    sandbox.Info
+	Command []string
+	// LogPath has the name of when a log was always a directory.
+	LogPath string    `json:"LogDir"`
+	Started time.Time `json:",omitzero"`
+	Ended   time.Time `json:",omitzero"`
+	Signal  int32     `json:",omitempty"`
+	Killed  bool      `json:",omitempty"`
+}
+
+// change is what changes of a sandbox after its create, times in nanoseconds of Unix
+// time.
+type change struct {
+	ID      string
+	Started int64 `json:",omitempty"`
+	Ended   int64 `json:",omitempty"`
+	Signal  int32 `json:",omitempty"`
+	Killed  bool  `json:",omitempty"`
+}
+
+func (x *box) state() *state {
+	info := x.info()
+	info.State = 0
+	s := &state{Info: info, Command: x.program.command, LogPath: x.logPath, Signal: x.signal, Killed: x.killed}
+	if x.started != 0 {
+		s.Started = time.Unix(0, x.started)
+	}
+	if x.ended != 0 {
+		s.Ended = time.Unix(0, x.ended)
+	}
+	return s
+}
+
+func (x *box) change() line {
+	return line{Change: &change{ID: x.id, Started: x.started, Ended: x.ended, Signal: x.signal, Killed: x.killed}}
 }
 
 // file is the file of all sandboxes. The driver's lock guards it.
@@ -38,52 +81,89 @@ type file struct {
 	size, live int64
 }
 
-// openFile reads the file, if there is one, and opens it for more.
-func openFile(dir string) (*file, []*state, error) {
-	f := &file{path: filepath.Join(dir, fileName)}
-	text, err := os.ReadFile(f.path)
+// load reads the file, if there is one, and opens it for more. It is written anew if
+// much of it tells of what is gone.
+func (d *Driver) load() error {
+	text, err := os.ReadFile(d.file.path)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return nil, nil, err
+		return err
 	}
-	states, err := readLines(text[:bytes.LastIndexByte(text, '\n')+1])
-	if err != nil {
-		return nil, nil, fmt.Errorf("%s: %w", f.path, err)
-	}
-	return f, states, f.rewrite(states)
-}
-
-// readLines returns the sandboxes that are there, by id.
-func readLines(text []byte) ([]*state, error) {
-	there := map[string]*state{}
-	for text := range bytes.Lines(text) {
+	whole := text[:bytes.LastIndexByte(text, '\n')+1]
+	d.boxes = make(map[string]*box, len(whole)/lineBytes)
+	for text := range bytes.Lines(whole) {
 		var l line
 		if err := json.Unmarshal(text, &l); err != nil {
-			return nil, err
+			return fmt.Errorf("%s: %w", d.file.path, err)
 		}
-		if l.State != nil {
-			there[l.State.Info.ID] = l.State
-		} else {
-			delete(there, l.Removed)
+		if err := d.replay(l, len(text)); err != nil {
+			return fmt.Errorf("%s: %w", d.file.path, err)
 		}
 	}
-	states := make([]*state, 0, len(there))
-	for _, s := range there {
-		states = append(states, s)
+	d.file.size = int64(len(whole))
+	if len(whole) < len(text) || d.wasteful() {
+		return d.rewrite()
 	}
-	slices.SortFunc(states, func(a, b *state) int { return strings.Compare(a.Info.ID, b.Info.ID) })
-	return states, nil
+	d.file.open, err = os.OpenFile(d.file.path, os.O_WRONLY|os.O_APPEND|os.O_CREATE, 0o600)
+	return err
 }
 
-// rewrite puts a file with nothing but these sandboxes in the place of the one there is.
-func (f *file) rewrite(states []*state) error {
+// replay takes in a line of the file.
+func (d *Driver) replay(l line, bytes int) error {
+	switch {
+	case l.State != nil:
+		p, err := d.programs.of(l.State.Command)
+		if err != nil {
+			return fmt.Errorf("sandbox %s: %w", l.State.Info.ID, err)
+		}
+		d.programs.enter(p)
+		d.drop(d.boxes[l.State.Info.ID])
+		x := boxOf(l.State, p)
+		x.bytes = bytes
+		d.boxes[x.id] = x
+		d.file.live += int64(bytes)
+	case l.Change != nil:
+		x := d.boxes[l.Change.ID]
+		if x == nil {
+			return fmt.Errorf("sandbox %s changes before it is there", l.Change.ID)
+		}
+		c := l.Change
+		x.started, x.ended, x.signal, x.killed = c.Started, c.Ended, c.Signal, c.Killed
+		x.bytes += bytes
+		d.file.live += int64(bytes)
+	default:
+		d.drop(d.boxes[l.Removed])
+	}
+	return nil
+}
+
+func boxOf(s *state, p *program) *box {
+	x := &box{
+		id: s.Info.ID, run: s.Info.Run, attempt: s.Info.Attempt, placement: s.Info.Placement, program: p, logPath: s.LogPath,
+		keys: string(s.Info.StartToken) + string(s.Info.SpecHash), tokenBytes: len(s.Info.StartToken),
+		signal: s.Signal, killed: s.Killed,
+	}
+	if !s.Started.IsZero() {
+		x.started = s.Started.UnixNano()
+	}
+	if !s.Ended.IsZero() {
+		x.ended = s.Ended.UnixNano()
+	}
+	return x
+}
+
+// rewrite puts a file with nothing but what is there in the place of the one there is.
+func (d *Driver) rewrite() error {
 	var text []byte
-	for _, s := range states {
-		b, err := encode(line{State: s})
+	boxes := d.sorted()
+	bytes := make([]int, len(boxes))
+	for i, x := range boxes {
+		b, err := encode(line{State: x.state()})
 		if err != nil {
 			return err
 		}
-		text = append(text, b...)
+		text, bytes[i] = append(text, b...), len(b)
 	}
+	f := d.file
 	fresh := f.path + ".new"
 	if err := os.WriteFile(fresh, text, 0o600); err != nil {
 		return err
@@ -97,7 +177,16 @@ func (f *file) rewrite(states []*state) error {
 	}
 	_ = f.close()
 	f.open, f.size, f.live = open, int64(len(text)), int64(len(text))
+	for i, x := range boxes {
+		x.bytes = bytes[i]
+	}
 	return nil
+}
+
+// wasteful tells whether much of the file tells of what is gone.
+func (d *Driver) wasteful() bool {
+	gone := d.file.size - d.file.live
+	return gone > max(rewriteBytes, d.file.live) || len(d.boxes) == 0 && gone > 0
 }
 
 func encode(l line) ([]byte, error) {
@@ -137,48 +226,61 @@ func (f *file) close() error {
 	return err
 }
 
-// save adds a sandbox's state to the file. The caller holds the lock.
-func (d *Driver) save(x *box) error {
-	n, err := d.file.add(line{State: &x.state})
+// save adds a line about a sandbox to the file. The caller holds the lock.
+func (d *Driver) save(x *box, l line) error {
+	n, err := d.file.add(l)
 	if err != nil {
 		return err
 	}
-	d.file.live += n - x.bytes
-	x.bytes = n
+	d.file.live += n
+	x.bytes += int(n)
 	return nil
 }
 
 // forget takes a sandbox out of the file. The caller holds the lock.
 func (d *Driver) forget(x *box) error {
-	if _, err := d.file.add(line{Removed: x.state.Info.ID}); err != nil {
+	if _, err := d.file.add(line{Removed: x.id}); err != nil {
 		return err
 	}
-	d.file.live -= x.bytes
-	delete(d.boxes, x.state.Info.ID)
+	d.drop(x)
 	// What can not be written anew now will be the next time.
-	switch gone := d.file.size - d.file.live; {
+	switch {
 	case len(d.boxes) == 0:
 		d.file.clear()
-	case gone > max(rewriteBytes, d.file.live):
-		_ = d.file.rewrite(d.states())
+	case d.wasteful():
+		_ = d.rewrite()
 	}
 	return nil
 }
 
-func (d *Driver) states() []*state {
-	states := make([]*state, 0, len(d.boxes))
-	for _, x := range d.boxes {
-		states = append(states, &x.state)
+// drop takes a sandbox out of what there is. The caller holds the lock.
+func (d *Driver) drop(x *box) {
+	if x == nil {
+		return
 	}
-	slices.SortFunc(states, func(a, b *state) int { return strings.Compare(a.Info.ID, b.Info.ID) })
-	return states
+	d.file.live -= int64(x.bytes)
+	d.programs.leave(x.program)
+	delete(d.boxes, x.id)
+}
+
+// sorted returns all sandboxes, by id.
+func (d *Driver) sorted() []*box {
+	boxes := make([]*box, 0, len(d.boxes))
+	for _, x := range d.boxes {
+		boxes = append(boxes, x)
+	}
+	slices.SortFunc(boxes, func(a, b *box) int { return strings.Compare(a.id, b.id) })
+	return boxes
 }
 
 // info of a sandbox as List shows it. The caller holds the lock.
 func (x *box) info() sandbox.Info {
-	info := x.state.Info
+	info := sandbox.Info{
+		ID: x.id, Run: x.run, Attempt: x.attempt, Placement: x.placement,
+		StartToken: []byte(x.keys[:x.tokenBytes]), SpecHash: []byte(x.keys[x.tokenBytes:]),
+	}
 	switch {
-	case x.state.Started.IsZero():
+	case x.started == 0:
 		info.State = sandbox.StateCreated
 	case x.over:
 		info.State = sandbox.StateExited

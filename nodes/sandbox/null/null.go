@@ -19,6 +19,7 @@ package null
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -38,7 +39,42 @@ type program struct {
 	NoLog       bool
 	StartError  recordv1.Reason
 	CreateError recordv1.Reason
+
+	// command is what it was read from, users how many sandboxes have it.
+	command []string
+	users   int
 }
+
+// programs are those that sandboxes have, by their command: most have the same.
+type programs map[string]*program
+
+// of returns the program of a command.
+func (p programs) of(command []string) (*program, error) {
+	if known := p[nameOf(command)]; known != nil {
+		return known, nil
+	}
+	read, err := parse(command)
+	if err != nil {
+		return nil, err
+	}
+	read.command = slices.Clone(command)
+	return &read, nil
+}
+
+// enter adds a user of a program.
+func (p programs) enter(used *program) {
+	used.users++
+	p[nameOf(used.command)] = used
+}
+
+// leave takes one away, and forgets a program that nobody has any more.
+func (p programs) leave(left *program) {
+	if left.users--; left.users == 0 {
+		delete(p, nameOf(left.command))
+	}
+}
+
+func nameOf(command []string) string { return strings.Join(command, "\x00") }
 
 func parse(command []string) (program, error) {
 	var p program
