@@ -19,12 +19,14 @@ import (
 //
 //	--status FILE   the preallocated status file (required)
 //	--chdir DIR     the command's working directory
+//	--filter FILE   the seccomp filter to put itself and the command under
 //	--user U:G[,G]  the command's uid, gid and other groups, all numbers
 //	--              what follows is the command and its arguments
 //
 // The environment is the command's own.
 type initOptions struct {
 	status  string
+	filter  string
 	command command
 }
 
@@ -51,6 +53,8 @@ func parseInit(args []string) (initOptions, error) {
 			o.status = value
 		case "--chdir":
 			o.command.dir = value
+		case "--filter":
+			o.filter = value
 		case "--user":
 			o.command.user, err = parseUser(value)
 		default:
@@ -99,6 +103,12 @@ func runInit(args []string) int {
 	}
 	if err != nil {
 		fail("%v", err)
+	}
+	if o.filter != "" {
+		if err := install(o.filter); err != nil {
+			_ = settle(file, execFailed(status.StageFilter, err))
+			return exitSetup
+		}
 	}
 	// Orphans come to this process also where it is not PID 1.
 	_ = unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)

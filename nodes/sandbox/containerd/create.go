@@ -211,7 +211,7 @@ func (d *Driver) build(ctx context.Context, spec sandbox.Spec, n note, image ima
 	if err := d.record(step, spec.ID, image, labels, oci); err != nil {
 		return err
 	}
-	return d.newTask(ctx, spec, mounts)
+	return d.newTask(ctx, spec, mounts, oci.Linux.Seccomp != nil)
 }
 
 // prepare makes the sandbox's own layer. Where the image's layers are not unpacked for
@@ -245,8 +245,9 @@ func (d *Driver) record(ctx context.Context, id string, image images.Details, la
 	return nil
 }
 
-// newTask makes shim, logger and the runtime's container.
-func (d *Driver) newTask(ctx context.Context, spec sandbox.Spec, mounts []mount.Mount) error {
+// newTask makes shim, logger and the runtime's container. byRuntime tells that the
+// runtime compiles the seccomp filter.
+func (d *Driver) newTask(ctx context.Context, spec sandbox.Spec, mounts []mount.Mount, byRuntime bool) error {
 	output, err := d.logURI(spec)
 	if err != nil {
 		return err
@@ -257,8 +258,12 @@ func (d *Driver) newTask(ctx context.Context, spec sandbox.Spec, mounts []mount.
 	}
 	step, cancel := own(ctx, taskMax)
 	defer cancel()
-	if _, err := d.client.TaskService().Create(step, request); err != nil {
+	created, err := d.client.TaskService().Create(step, request)
+	if err != nil {
 		return filtered(err, "create", spec.ID)
+	}
+	if byRuntime {
+		d.learnFilter(spec.ID, created.GetPid())
 	}
 	return nil
 }

@@ -89,6 +89,7 @@ type Driver struct {
 	log      *zap.Logger
 
 	template func() (*specs.Spec, error)
+	compiled compiled
 	users    sync.Map // userKey -> *account
 	exits    sync.Map // sandbox id -> sandbox.Exit, once it was judged
 	killed   sync.Map // sandbox id -> nothing, once Kill found processes to kill
@@ -115,6 +116,9 @@ func New(ctx context.Context, config Config) (*Driver, error) {
 		return nil, fmt.Errorf("containerd driver: sandbox-init: %w", err)
 	}
 	if err := os.MkdirAll(config.Dir, 0o711); err != nil {
+		return nil, fmt.Errorf("containerd driver: %w", err)
+	}
+	if err := clearFilters(config.Dir); err != nil {
 		return nil, fmt.Errorf("containerd driver: %w", err)
 	}
 	parent, err := cgroup.Open(cgroup.Root, cgroup.ParentName(config.NodeUUID))

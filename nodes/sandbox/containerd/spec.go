@@ -18,10 +18,11 @@ import (
 )
 
 const (
-	// Where init and its status file are seen from inside. /run is a tmpfs, so nothing
+	// Where init, its status file and the seccomp filter are seen from inside. /run is a tmpfs, so nothing
 	// of it gets into the sandbox's own layer.
 	insideInit   = "/run/errand/init"
 	insideStatus = "/run/errand/status"
+	insideFilter = "/run/errand/filter"
 
 	// specVersion is the oldest version that says all that we say: some runtimes refuse
 	// a newer one.
@@ -103,15 +104,25 @@ func (d *Driver) ociSpec(id, cgroupPath string, b blueprint) (*specs.Spec, error
 	if b.enteredDir != "" {
 		args = append(args, "--chdir", b.enteredDir)
 	}
+	filter := d.compiled.file()
+	if filter != "" {
+		args = append(args, "--filter", insideFilter)
+	}
 	process.Args = append(append(args, "--"), b.args...)
 	process.Env = b.env
 	process.Cwd = b.createdDir
 	process.User = specs.User{UID: b.account.uid, GID: b.account.gid, AdditionalGids: b.account.groups}
 
-	spec.Mounts = append(append(make([]specs.Mount, 0, len(template.Mounts)+2), template.Mounts...),
+	spec.Mounts = append(append(make([]specs.Mount, 0, len(template.Mounts)+3), template.Mounts...),
 		specs.Mount{Destination: insideInit, Type: "bind", Source: d.config.Init, Options: []string{"bind", "ro", "nosuid", "nodev"}},
 		specs.Mount{Destination: insideStatus, Type: "bind", Source: d.statusPath(id), Options: []string{"bind", "rw", "nosuid", "nodev", "noexec"}},
 	)
+	if filter != "" {
+		// Init installs what the runtime has compiled of the same profile.
+		linux.Seccomp = nil
+		spec.Mounts = append(spec.Mounts,
+			specs.Mount{Destination: insideFilter, Type: "bind", Source: filter, Options: []string{"bind", "ro", "nosuid", "nodev", "noexec"}})
+	}
 	linux.CgroupsPath = cgroupPath
 	linux.Resources = resources(template.Linux.Resources, b.limits)
 	return &spec, nil

@@ -128,6 +128,9 @@ func StartError(s status.Status, command Command) *sandbox.StartError {
 	case status.StageMount:
 		e.Message = fmt.Sprintf("mount /proc: %v", errno)
 		e.Permanent = false
+	case status.StageFilter:
+		e.Message = fmt.Sprintf("seccomp filter: %v", errno)
+		e.Permanent = false
 	case status.StageLookup:
 		e.Message = fmt.Sprintf("command %q: %v", command.Name, errno)
 		e.Reason = execReason(errno)

@@ -111,6 +111,7 @@ const (
 	StageChdir  Stage = "chdir"
 	StageUser   Stage = "user"
 	StageMount  Stage = "mount"
+	StageFilter Stage = "filter"
 	StageExec   Stage = "exec"
 )
 
@@ -293,7 +294,7 @@ func (s *Status) parse(f []string) bool {
 	s.Value, s.OOMKills = int(value), int(oom)
 	s.StartedAt, s.At = fromNanos(started), fromNanos(at)
 	switch stage := Stage(f[3]); stage {
-	case StageNone, StageLookup, StageChdir, StageUser, StageMount, StageExec:
+	case StageNone, StageLookup, StageChdir, StageUser, StageMount, StageFilter, StageExec:
 		s.Stage = stage
 	default:
 		return false
