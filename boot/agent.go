@@ -21,6 +21,7 @@ type sandboxAgent struct {
 	cluster  *clusterAccess
 	storage  *nodeStorage
 	host     *sandboxHost
+	guard    *guardKeeper
 	end      *end
 
 	clock *clock.Clock
@@ -28,9 +29,9 @@ type sandboxAgent struct {
 }
 
 func newSandboxAgent(
-	order *sequence, config settings, parts Parts, cluster *clusterAccess, storage *nodeStorage, sandboxes *sandboxHost, e *end,
+	order *sequence, config settings, parts Parts, cluster *clusterAccess, storage *nodeStorage, sandboxes *sandboxHost, guard *guardKeeper, e *end,
 ) *sandboxAgent {
-	a := &sandboxAgent{settings: config, log: parts.log("node"), cluster: cluster, storage: storage, host: sandboxes, end: e}
+	a := &sandboxAgent{settings: config, log: parts.log("node"), cluster: cluster, storage: storage, host: sandboxes, guard: guard, end: e}
 	order.add(stage{name: "sandbox agent", startTimeout: 60 * time.Second, stopTimeout: 20 * time.Second, start: a.start, stop: a.stop})
 	return a
 }
@@ -45,13 +46,13 @@ func (a *sandboxAgent) start(ctx context.Context) error {
 	}
 	a.clock = clock.New()
 	a.node, err = nodes.New(nodes.Ports{
-		Clock: a.clock, Store: a.cluster.store, Rand: systemRand{},
+		Clock: a.clock, Store: a.cluster.store, Leases: a.cluster.store, Fence: a.guard.port(), Rand: systemRand{},
 		Journal: a.storage.journal, Sandboxes: a.host.pool, Log: a.log, Actors: host.Options{Failed: a.failed},
 	}, nodes.Config{
 		ID: a.settings.Name, Keys: a.cluster.keys, UUID: a.storage.uuid,
 		Address: a.cluster.address(), Version: version(), BootID: boot, LogPath: a.storage.attemptLog,
 		SandboxesMax: a.settings.SandboxesMax, CPUMillis: a.settings.CPUMillis, MemoryBytes: a.settings.MemoryBytes,
-		Drivers: a.host.enabled, LightDrivers: []string{DriverNull},
+		Drivers: a.host.enabled, LightDrivers: []string{DriverNull}, Session: a.settings.session(),
 		AcceptLostStore: a.settings.AcceptLossOf == LossOfStore, AcceptLostJournal: a.settings.AcceptLossOf == LossOfJournal,
 	})
 	if err != nil {

@@ -59,7 +59,7 @@ func (c *clusterAccess) start(ctx context.Context) error {
 	if c.store, err = store.Open(ctx, storeConfig); err != nil {
 		return errors.Join(err, c.stop(ctx))
 	}
-	cluster, err := c.store.EnsureCluster(ctx, c.keys, len(c.settings.EtcdEndpoints) == 0)
+	cluster, err := c.store.EnsureCluster(ctx, c.keys, c.settings.solo())
 	if err != nil {
 		return errors.Join(err, c.stop(ctx))
 	}

@@ -12,6 +12,7 @@ import (
 	"strings"
 
 	"github.com/errand-run/errand/cluster/records"
+	"github.com/errand-run/errand/nodes"
 )
 
 // The drivers that Config.Drivers may name, in the order in which "auto" prefers
@@ -84,6 +85,12 @@ type Config struct {
 	EtcdEndpoints []string
 	// EtcdCA, EtcdCert and EtcdKey are PEM files for mTLS to an outside etcd.
 	EtcdCA, EtcdCert, EtcdKey string
+	// Session says how a node with an outside etcd holds its session; nodes.DefaultSession
+	// fills what is zero. With the embedded etcd nothing of it applies.
+	Session nodes.SessionConfig
+	// GuardBinary is the path of errand-node, which is started as a guard when a node
+	// needs one and none is at work. Empty means that somebody else starts it.
+	GuardBinary string
 	// EtcdPrefix is where all keys of the cluster live.
 	EtcdPrefix string
 	// Shards is fixed when the cluster is created.
@@ -156,6 +163,9 @@ func (c Config) Complete() (Config, error) {
 	if len(c.EtcdEndpoints) == 0 && (c.EtcdCert != "" || c.EtcdCA != "") {
 		refuse("etcd-cert, etcd-key, etcd-ca: only with etcd-endpoints")
 	}
+	if err := c.Session.Validate(); err != nil {
+		refuse("%w", err)
+	}
 	if loss := c.AcceptLossOf; loss != "" && loss != LossOfStore && loss != LossOfJournal {
 		refuse("accept-loss-of %q: must be store or journal", loss)
 	}
@@ -170,6 +180,13 @@ func (c *Config) setDefaults() {
 	setDefault(&c.Containerd, ContainerdAuto)
 	setDefault(&c.ContainerdNamespace, "errand")
 	setDefault(&c.EtcdPrefix, records.RootDefault)
+	standard := nodes.DefaultSession()
+	setDefault(&c.Session.Lease, standard.Lease)
+	setDefault(&c.Session.Renew, standard.Renew)
+	setDefault(&c.Session.Margin, standard.Margin)
+	setDefault(&c.Session.KillBudget, standard.KillBudget)
+	setDefault(&c.Session.Drift, standard.Drift)
+	setDefault(&c.Session.StartMargin, standard.StartMargin)
 	setDefault(&c.Shards, records.ShardsDefault)
 	setDefault(&c.SandboxesMax, SandboxesMaxDefault)
 	setDefault(&c.CPUMillis, int64(runtime.NumCPU())*1000)

@@ -4,6 +4,8 @@ import (
 	"time"
 
 	"go.uber.org/fx"
+
+	"github.com/errand-run/errand/nodes"
 )
 
 // How long a whole start and a whole stop may take; each stage has its own, shorter
@@ -23,7 +25,7 @@ func Node(config Config) fx.Option {
 	}
 	return fx.Module("errand-node",
 		fx.Supply(settings{Config: complete, driversGiven: len(config.Drivers) > 0}, fx.Private),
-		fx.Provide(newMetrics, newEnd, newSequence, newClusterAccess, newNodeStorage, newSandboxHost, newSandboxAgent, newPresence, fx.Private),
+		fx.Provide(newMetrics, newEnd, newSequence, newClusterAccess, newNodeStorage, newSandboxHost, newGuardKeeper, newSandboxAgent, newPresence, fx.Private),
 		fx.Supply(Parts{}),
 		fx.Provide(newInstance),
 		fx.Invoke(func(*Instance) {}),
@@ -35,4 +37,16 @@ type settings struct {
 	Config
 	// driversGiven tells that Config.Drivers was not left to its default.
 	driversGiven bool
+}
+
+// solo tells whether the node is alone for good: the store is its own, so nobody else
+// can start anything, and its session has no end.
+func (s settings) solo() bool { return len(s.EtcdEndpoints) == 0 }
+
+// session says how the node holds its session.
+func (s settings) session() nodes.SessionConfig {
+	if s.solo() {
+		return nodes.SessionConfig{}
+	}
+	return s.Session
 }

@@ -101,7 +101,7 @@ func (c Config) validate() error {
 			faults = append(faults, fmt.Errorf("drivers: %q is named twice", name))
 		}
 	}
-	faults = append(faults, c.Session.validate())
+	faults = append(faults, c.Session.Validate())
 	return errors.Join(faults...)
 }
 
@@ -125,11 +125,11 @@ func (c SessionConfig) loss() run.Loss {
 	return run.Loss{Window: c.Window(), KillBudget: c.KillBudget, Drift: c.Drift}
 }
 
-// validate refuses a session that could not stand a single lost renewal, or whose
+// Validate refuses a session that could not stand a single lost renewal, or whose
 // sandboxes could outlive what others wait for. How long they wait is not a setting
 // but follows from the window, the drift and the kill budget, so that it can not be
 // too short.
-func (c SessionConfig) validate() error {
+func (c SessionConfig) Validate() error {
 	if c.Lease == 0 {
 		return nil
 	}

@@ -457,7 +457,7 @@ func TestSessionConfigIsRefusedWhenItCanNotStandALostRenewal(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			c := DefaultSession()
 			test.change(&c)
-			err := c.validate()
+			err := c.Validate()
 			if (err == nil) != (test.want == "") || err != nil && !strings.Contains(err.Error(), test.want) {
 				t.Errorf("error %v, want %q", err, test.want)
 			}

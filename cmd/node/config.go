@@ -14,10 +14,17 @@ import (
 	"go.uber.org/zap/zapcore"
 
 	"github.com/errand-run/errand/boot"
+	"github.com/errand-run/errand/nodes"
 )
 
 // configFileDefault is read when it exists and --config was not given.
 const configFileDefault = "/etc/errand/node.toml"
+
+// What --guard may be.
+const (
+	guardAuto = "auto"
+	guardUnit = "unit"
+)
 
 // envPrefix and a flag's name in capitals make the name of its variable.
 const envPrefix = "ERRAND_"
@@ -25,7 +32,7 @@ const envPrefix = "ERRAND_"
 // knobs defines every flag; each can also be given as ERRAND_<NAME> and as a key
 // of the TOML file.
 func knobs(asked *request) *pflag.FlagSet {
-	config := &asked.config
+	config, standard := &asked.config, nodes.DefaultSession()
 	flags := pflag.NewFlagSet("errand-node", pflag.ContinueOnError)
 	flags.SortFlags = false
 	flags.StringVar(&config.DataDir, "data", boot.DataDirDefault, "the directory of everything this node keeps")
@@ -40,6 +47,11 @@ func knobs(asked *request) *pflag.FlagSet {
 	flags.StringVar(&config.EtcdCA, "etcd-ca", "", "PEM file of the authority that signed etcd's certificate")
 	flags.StringVar(&config.EtcdCert, "etcd-cert", "", "PEM file of our certificate for etcd")
 	flags.StringVar(&config.EtcdKey, "etcd-key", "", "PEM file of our key for etcd")
+	flags.DurationVar(&config.Session.Lease, "session-lease", standard.Lease, "with an outside etcd: how long the node's session lasts without being renewed")
+	flags.DurationVar(&config.Session.Renew, "session-renew", standard.Renew, "how often the session is renewed")
+	flags.DurationVar(&config.Session.Margin, "session-margin", standard.Margin, "how long before the session's end everything that runs here is killed")
+	flags.DurationVar(&config.Session.KillBudget, "kill-budget", standard.KillBudget, "how long such a kill may take; others wait that long before they give a run up")
+	flags.StringVar(&asked.guard, "guard", guardAuto, "with an outside etcd: auto (a guard is started if none is at work) or unit (somebody else starts errand-node guard)")
 	flags.StringVar(&config.EtcdPrefix, "etcd-prefix", "/errand/", "where all keys of the cluster live")
 	flags.Int32Var(&config.Shards, "shards", 64, "number of shards, fixed when the cluster is created (1 to 4096)")
 	flags.Int64Var(&config.SandboxesMax, "sandboxes-max", boot.SandboxesMaxDefault, "the most sandboxes at a time (1 to 100000)")
@@ -57,8 +69,10 @@ type request struct {
 	config boot.Config
 	// logLevel is debug, info, warn or error.
 	logLevel string
-	help     string
-	version  bool
+	// guard is guardAuto or guardUnit.
+	guard   string
+	help    string
+	version bool
 }
 
 // complete fills the defaults in and refuses what can not be.
@@ -71,17 +85,29 @@ func (r *request) complete() error {
 		err = errors.Join(err, fmt.Errorf("log-level %q: must be debug, info, warn or error", r.logLevel))
 	}
 	r.config = complete
+	switch r.guard {
+	case guardAuto:
+		self, selfErr := os.Executable()
+		r.config.GuardBinary = self
+		err = errors.Join(err, selfErr)
+	case guardUnit:
+	default:
+		err = errors.Join(err, fmt.Errorf("guard %q: must be auto or unit", r.guard))
+	}
 	return err
 }
 
 // parse reads the flags, the environment and the file, in this order of
 // precedence.
-func parse(args, environment []string) (request, error) {
+func parse(args, environment []string, more ...func(*pflag.FlagSet)) (request, error) {
 	var asked request
 	flags := knobs(&asked)
 	file := flags.String("config", "", "a TOML file with the same names; "+configFileDefault+" if it exists")
 	help := flags.BoolP("help", "h", false, "show this help")
 	flags.BoolVar(&asked.version, "version", false, "print the version")
+	for _, add := range more {
+		add(flags)
+	}
 	if err := flags.Parse(args); err != nil {
 		return asked, plain(err)
 	}
@@ -135,7 +161,7 @@ func fromEnvironment(flags *pflag.FlagSet, environment []string) error {
 
 // notInFile are the flags that make no sense in a file; but for config, nor in
 // the environment: a loss is accepted once and not for ever.
-var notInFile = map[string]bool{"config": true, "help": true, "version": true, "accept-loss-of": true}
+var notInFile = map[string]bool{"config": true, "help": true, "version": true, "accept-loss-of": true, "detach": true, "until-idle": true}
 
 // fromFile sets every flag that neither the command line nor the environment
 // did. A key that is no flag is refused: it would be a setting that silently does
@@ -244,6 +270,7 @@ func usage(flags *pflag.FlagSet) string {
 	return `errand-node runs commands in sandboxes on this machine.
 
 Usage: errand-node [flags]
+       errand-node guard [flags]   kill what the node runs once its session is over
 
 Each flag can also be given as a variable (--log-level as ERRAND_LOG_LEVEL) or as
 a key of a TOML file; a flag outranks a variable, a variable the file.

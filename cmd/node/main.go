@@ -36,6 +36,9 @@ func main() {
 // run serves until the context ends, then stops the node; running sandboxes go on
 // and the next daemon adopts them.
 func run(ctx context.Context, args, environment []string, stdout, stderr io.Writer) int {
+	if len(args) > 0 && args[0] == guardCommand {
+		return runGuard(ctx, args[1:], environment, stdout, stderr)
+	}
 	asked, err := parse(args, environment)
 	if err == nil && asked.help == "" && !asked.version {
 		err = asked.complete()

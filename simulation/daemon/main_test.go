@@ -24,6 +24,13 @@ import (
 var binaries string
 
 func TestMain(m *testing.M) {
+	if address := os.Getenv(etcdVariable); address != "" {
+		if err := serveEtcd(address, os.Getenv(etcdDirVariable)); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		return
+	}
 	code, err := buildAndRun(m)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
