@@ -11,6 +11,9 @@ import (
 	recordv1 "github.com/errand-run/errand/messages/errand/record/v1"
 )
 
+// startHeardMin is how long after a start the node tells it anew when it comes back.
+const startHeardMin = time.Minute
+
 // register resumes the session of before or opens a new one. In solo nobody else
 // can start anything, so a session has no lease and lasts as long as the boot; else
 // it lasts as long as its lease is renewed in time.
@@ -188,7 +191,9 @@ func (m *Machine) opened(session int64) {
 		}
 		m.endOrphans()
 		for _, id := range sortedKeys(m.placements) {
-			m.remind(m.placements[id])
+			if p := m.placements[id]; m.unheardPerhaps(p) {
+				m.remind(p)
+			}
 		}
 	}
 	if m.meta.GetSession() == session && m.meta.GetEpoch() == m.epoch && m.meta.GetCluster() == m.cluster {
@@ -197,4 +202,15 @@ func (m *Machine) opened(session int64) {
 	}
 	m.meta.Session, m.meta.Epoch, m.meta.Cluster, m.meta.RestoredAt = session, m.epoch, m.cluster, m.era.cluster.GetRestoredAt()
 	m.journal(JournalChange{Meta: proto.CloneOf(m.meta)}, done)
+}
+
+// unheardPerhaps tells whether a run may not have heard what is to be told of a
+// placement. A start that was not heard is asked for (waitingLook of package run) long
+// before it is startHeardMin old; so a node that comes back with very many runs does not
+// wake them all.
+func (m *Machine) unheardPerhaps(p *placement) bool {
+	if !p.started() {
+		return true
+	}
+	return m.now.Boot-time.Duration(p.entry.GetStartedBoottimeNs()) < startHeardMin || p.entry.GetBootId() != m.config.BootID
 }

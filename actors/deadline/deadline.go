@@ -13,8 +13,10 @@
 // placed in a session when that is gone: they wait for it, and are lost then.
 //
 // It is also what brings runs back after a restart: when it takes a shard over it
-// wakes every live run once, spread over a second. When the nodes of the cluster
-// change it so wakes the runs whose actors belong to another node than before.
+// wakes every live run once that may be waited for, spread over a second. When the nodes
+// of the cluster change it so wakes the runs whose actors belong to another node than
+// before. A run whose command runs in a session that lives, and whose next_wake is far,
+// waits for nobody but its node, and is left alone.
 //
 // A wake may be lost, so it is repeated each second until the live key moves or
 // the run actor answers how long to wait. An owner that takes the wakes and gets
@@ -47,8 +49,10 @@ const (
 	wakesPerTurn = 256
 	// repeatAfter is how soon a wake is repeated that nobody has answered.
 	repeatAfter = time.Second
-	// takeoverSpread is the time over which a takeover wakes all live runs.
-	takeoverSpread = time.Second
+	// takeoverSpread is the time over which a takeover wakes the live runs that may be
+	// waited for, if there are not more than takeoverWakesPerSecond; then it is longer.
+	takeoverSpread         = time.Second
+	takeoverWakesPerSecond = 4096
 	// awakeMin is the shortest wait that an answer may ask for.
 	awakeMin = 100 * time.Millisecond
 	// unhealthyLook is when to look again while the wall clock can not be trusted.
@@ -207,12 +211,12 @@ func (m *Machine) look(now actors.Instant) {
 	}
 }
 
-// wakeMoved has the runs woken whose actors belong to another node than before:
-// what the one there was waiting for nobody may know any more.
+// wakeMoved has the runs woken whose actors belong to another node than before, unless
+// they rest: what the one there was waiting for nobody may know any more.
 func (m *Machine) wakeMoved(now actors.Instant, before *placement.View) {
 	var moved []string
-	for run := range m.entries { //errand:unordered sorted below
-		if before.First(actors.KindRun, run) != m.view.First(actors.KindRun, run) {
+	for run, e := range m.entries { //errand:unordered sorted below
+		if before.First(actors.KindRun, run) != m.view.First(actors.KindRun, run) && (e.in != &m.byWall || !m.rests(now, e, e.at)) {
 			moved = append(moved, run)
 		}
 	}
@@ -269,7 +273,8 @@ func (m *Machine) wakeSoon(now actors.Instant, runs []string) {
 
 // spread is when the i-th of n runs is to be woken that all want to be now.
 func (m *Machine) spread(now actors.Instant, i, n int) int64 {
-	return int64(now.Boot + m.delay() + takeoverSpread*time.Duration(i)/time.Duration(n))
+	over := max(takeoverSpread, time.Second/takeoverWakesPerSecond*time.Duration(n))
+	return int64(now.Boot + m.delay() + over*time.Duration(i)/time.Duration(n))
 }
 
 // delay is how much later than the first in rank this one acts.
@@ -332,7 +337,7 @@ func (m *Machine) followed(now actors.Instant, batch records.Batch) {
 		e.wakes = 0
 		next, believed := m.noteLive(e, change.KV)
 		switch {
-		case takeover:
+		case takeover && !m.rests(now, e, next):
 			m.byBoot.put(e, m.spread(now, i, len(changes)))
 		case m.lostSession(e):
 			m.byBoot.put(e, int64(now.Boot+m.delay()))
@@ -342,6 +347,14 @@ func (m *Machine) followed(now actors.Instant, batch records.Batch) {
 			m.byWall.put(e, next)
 		}
 	}
+}
+
+// rests tells whether a run needs nobody before its next_wake: it is placed in a session
+// that lives, and its time is further off than that of any that waits for a node, a
+// start or the end of a stop (a minute). Its node does what is to be done, and tells it
+// until that is heard. By a wall clock that can not be trusted none is known to rest.
+func (m *Machine) rests(now actors.Instant, e *entry, next int64) bool {
+	return now.WallHealthy && !e.waits && time.UnixMilli(next).Sub(now.Wall) > waitingMax && !m.lostSession(e)
 }
 
 // noteLive keeps in which session a run is, and returns its next_wake and how far

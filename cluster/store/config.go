@@ -30,7 +30,8 @@ const (
 	QueuedMax = 1 << 16
 	// ReadsMax bounds how many reads are under way at a time: of Do, and as many of Txn.
 	ReadsMax = 64
-	// OpTimeout is how long a transaction may take, waiting included.
+	// OpTimeout is how long a transaction may take, waiting included. Only a read of Txn
+	// may wait longer, behind others that the store answers.
 	OpTimeout = 5 * time.Second
 	// OpenTimeout is how long a store may take to answer for the first time.
 	OpenTimeout = 10 * time.Second

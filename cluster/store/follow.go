@@ -16,8 +16,13 @@ import (
 )
 
 const (
-	// pageKeys is how many keys the first read of a follow asks for at a time.
-	pageKeys = 512
+	// The first read of a follow asks for pageKeys at a time, and for twice as many each
+	// time that the answer is below pageBytes, up to pageKeysMax: whatever its limit is, an
+	// ordinary get walks the server's index to the end of the range, so that many small
+	// pages cost the square of what is there.
+	pageKeys    = 512
+	pageKeysMax = 16 * pageKeys
+	pageBytes   = 2 << 20
 	// createTimeout is how long a server may take to begin a watch while nothing
 	// comes on the stream, createTries how many of these pass if something does.
 	createTimeout = ProbeTimeout
@@ -251,10 +256,10 @@ func (f *follow) load(ctx context.Context, conn *connection) (records.Batch, err
 		return reset, err
 	}
 	end := clientv3.GetPrefixRangeEnd(f.prefix)
-	options := []clientv3.OpOption{clientv3.WithRange(end), clientv3.WithLimit(pageKeys)}
+	limit := int64(pageKeys)
 	for from := f.prefix; ; {
 		attempt, cancel := context.WithTimeout(ctx, readAttemptTimeout)
-		page, err := conn.client.Get(attempt, from, options...)
+		page, err := conn.client.Get(attempt, from, clientv3.WithRange(end), clientv3.WithLimit(limit), clientv3.WithRev(reset.Revision))
 		cancel()
 		if err != nil {
 			return records.Batch{}, err
@@ -262,10 +267,14 @@ func (f *follow) load(ctx context.Context, conn *connection) (records.Batch, err
 		if reset.Revision == 0 {
 			// The first page is read through a quorum and names the revision of the rest.
 			reset.Revision = page.Header.GetRevision()
-			options = append(options, clientv3.WithRev(reset.Revision))
 		}
+		bytes := 0
 		for _, kv := range page.Kvs {
 			reset.Events = append(reset.Events, records.Event{KV: kvOf(kv)})
+			bytes += len(kv.Key) + len(kv.Value)
+		}
+		if bytes < pageBytes {
+			limit = min(2*limit, pageKeysMax)
 		}
 		if !page.More || len(page.Kvs) == 0 {
 			return reset, nil

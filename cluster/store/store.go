@@ -45,6 +45,8 @@ type Store struct {
 	// queue holds the reads of Txn that wait, working counts who carries them out.
 	queue   fifo
 	working int
+	// readAnswered is when the store last answered one of them, in nanoseconds of Unix time.
+	readAnswered atomic.Int64
 	// machine decides which writes are sent together. order holds writes until they are
 	// answered, the oldest first; sweeping says that sweep is set for one of them.
 	machine  *flight.Machine[*pending]
