@@ -23,7 +23,7 @@ var placementAllocations = []struct {
 	{"starting journaled", 3},
 	{"started", 22},
 	{"started journaled", 3},
-	{"ended", 23},
+	{"ended", 24},
 	{"end journaled", 0},
 	{"emptied", 5},
 	{"flushed", 14},

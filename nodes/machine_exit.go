@@ -26,7 +26,8 @@ func (m *Machine) awaitExitTry(p *placement, try int) {
 		switch {
 		case p.ended():
 		case result.Err == nil:
-			p.seen = result.Exit
+			seen := result.Exit
+			p.seen = &seen
 			m.observe(p, exitOf(result.Exit))
 		case records.ClassOf(result.Err) == records.ClassNotFound:
 			m.observe(p, lost("the sandbox is gone"))

@@ -64,8 +64,8 @@ type placement struct {
 	// finished means that the driver said so when nobody had fenced the session.
 	finished bool
 	observed *recordv1.Exit
-	// seen is the end as the driver has told it.
-	seen sandbox.Exit
+	// seen is the end as the driver has told it, unseen before it has. It is only read.
+	seen *sandbox.Exit
 	// emptying means that what is left of it is being killed; emptied, that nothing is.
 	emptying bool
 	emptied  bool
@@ -85,6 +85,9 @@ type placement struct {
 	tearing                  bool
 	tornDown                 bool
 }
+
+// unseen is the end of a placement that no driver has told.
+var unseen sandbox.Exit
 
 // class sorts placements for accounting.
 type class uint8
@@ -146,8 +149,19 @@ func (u *usage) add(sign int64, cpuMillis, memoryBytes int64) {
 // add makes a placement known.
 func (m *Machine) add(entry *recordv1.JournalEntry, assignment *recordv1.Assignment) *placement {
 	key := KeyOf(entry)
+	// One text serves all who name the sandbox.
+	id := records.SandboxID(key.Run, key.Attempt, key.Placement)
+	if entry.GetSandbox() == id {
+		id = entry.GetSandbox()
+	}
+	if entry.GetBootId() == m.config.BootID {
+		entry.BootId = m.config.BootID
+	}
+	if at := slices.Index(m.config.Drivers, entry.GetDriver()); at >= 0 {
+		entry.Driver = m.config.Drivers[at]
+	}
 	p := &placement{
-		key: key, id: records.SandboxID(key.Run, key.Attempt, key.Placement), entry: entry, assignment: assignment,
+		key: key, id: id, entry: entry, seen: &unseen, assignment: assignment,
 		lane:     m.laneOf(entry.GetDriver()),
 		tornDown: entry.GetTornDown(), emptied: entry.GetTornDown(),
 	}

@@ -181,7 +181,7 @@ func (m *Machine) log(level actors.LogLevel, text string, fields ...any) {
 }
 
 func (m *Machine) activate() {
-	*m = Machine{identity: m.identity, cfg: m.cfg, entries: map[string]*entry{}, hosts: map[string]*host{}}
+	*m = Machine{identity: m.identity, cfg: m.cfg, live: records.Mirror{KeysOnly: true}, entries: map[string]*entry{}, hosts: map[string]*host{}}
 	shard, err := strconv.ParseInt(m.identity, 10, 32)
 	if err != nil || shard < 0 || shard >= int64(m.cfg.Keys.Shards) {
 		m.log(actors.LogError, "no such shard", "shards", m.cfg.Keys.Shards)

@@ -10,11 +10,19 @@ import (
 // deleted, what it repeats is not reported again. The zero Mirror is empty, at
 // position 0, and ready for use. It is not safe for concurrent use.
 type Mirror struct {
-	// KeysOnly mirrors keep no values: the changes have them, Get has not.
+	// KeysOnly mirrors keep of each key only its Create and Mod: the changes have all,
+	// Get has no more than that. There may be very many.
 	KeysOnly bool
 
-	keys     map[string]KV
+	keys     map[string]held
 	revision int64
+}
+
+// held is what is remembered of a key.
+type held struct {
+	create, mod int64
+	// all is nil in a KeysOnly mirror.
+	all *KV
 }
 
 // Apply takes the next batch of the follow and returns what it changed. The
@@ -39,14 +47,14 @@ func (m *Mirror) Apply(b Batch) []Event {
 }
 
 func (m *Mirror) reset(b Batch) []Event {
-	next := make(map[string]KV, len(b.Events))
+	next := make(map[string]held, len(b.Events))
 	var changes []Event
 	for _, event := range b.Events {
 		if event.Deleted {
 			continue
 		}
 		next[event.KV.Key] = m.kept(event.KV)
-		if known, ok := m.keys[event.KV.Key]; !ok || known.Mod != event.KV.Mod {
+		if known, ok := m.keys[event.KV.Key]; !ok || known.mod != event.KV.Mod {
 			changes = append(changes, event)
 		}
 	}
@@ -62,7 +70,7 @@ func (m *Mirror) reset(b Batch) []Event {
 
 func (m *Mirror) advance(b Batch) []Event {
 	if m.keys == nil {
-		m.keys = make(map[string]KV, len(b.Events))
+		m.keys = make(map[string]held, len(b.Events))
 	}
 	changes := make([]Event, 0, len(b.Events))
 	for _, event := range b.Events {
@@ -83,17 +91,25 @@ func (m *Mirror) advance(b Batch) []Event {
 }
 
 // kept is what is remembered of a key.
-func (m *Mirror) kept(kv KV) KV {
-	if m.KeysOnly {
-		kv.Value = nil
+func (m *Mirror) kept(kv KV) held {
+	h := held{create: kv.Create, mod: kv.Mod}
+	if !m.KeysOnly {
+		h.all = &kv
 	}
-	return kv
+	return h
 }
 
 // Get returns what is known of a key.
 func (m *Mirror) Get(key string) (KV, bool) {
-	kv, ok := m.keys[key]
-	return kv, ok
+	h, ok := m.keys[key]
+	switch {
+	case !ok:
+		return KV{}, false
+	case h.all == nil:
+		return KV{Key: key, Create: h.create, Mod: h.mod}, true
+	default:
+		return *h.all, true
+	}
 }
 
 // Revision is the position: every change up to it has been applied. It is 0
