@@ -4,9 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
-	"net/http"
-	"regexp"
 	"strconv"
 	"sync/atomic"
 	"time"
@@ -55,7 +52,7 @@ type live struct {
 	ids   []string
 	rows  []row
 	// empty is the heap of a daemon that has had a few runs and holds none.
-	empty int64
+	empty heap
 }
 
 func (l *live) add(what, unit string, value float64, bar *bar, note string) {
@@ -111,7 +108,7 @@ func (l *live) actors(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	l.add("an active run actor, beyond its live run", "KiB", float64(active-passive)/1024/activeRuns, atMost(6),
+	l.add("an active run actor, beyond its live run", "KiB", float64(active.total-passive.total)/1024/activeRuns, atMost(6),
 		fmt.Sprintf("heap and stacks of the daemon with %d active ones, against the same when they are passivated", activeRuns))
 	return nil
 }
@@ -150,8 +147,10 @@ func (l *live) rest(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	l.add("the same: a live run's memory, actor passivated", "KiB", float64(heap-l.empty)/1024/float64(len(l.ids)), atMost(0.5),
+	l.add("the same: a live run's memory, actor passivated", "KiB", float64(heap.total-l.empty.total)/1024/float64(len(l.ids)), atMost(0.5),
 		"all that the daemon holds for it: deadline, node, null sandbox, and its three keys in the index of the embedded store")
+	l.add("the same: of that, without the embedded store and the null driver", "KiB", (heap.engine-l.empty.engine)/1024/float64(len(l.ids)), nil,
+		"by the heap's profile, which is sampled: what the engine itself holds for it")
 	l.add("the same: resident", "MiB", mebibytes(resident), nil, "")
 	l.add("the same: idle", "% of a core", 100*(after-before).Seconds()/restTime.Seconds(), atMost(2), fmt.Sprintf("over %s", restTime))
 	return nil
@@ -174,11 +173,13 @@ func (l *live) restart(ctx context.Context) error {
 func (l *live) cancel(ctx context.Context) error {
 	var next atomic.Int64
 	begin := time.Now()
+	beside := l.besideCancels(ctx)
 	r, err := driveWhile(ctx, liveSubmitters, counted(len(l.ids)), func(ctx context.Context, _ int) error {
 		_, err := l.daemon.Runs.Cancel(ctx, &errandv1.CancelRunRequest{Id: l.ids[next.Add(1)-1]})
 		return err
 	})
-	if err != nil {
+	took, besideErr := beside()
+	if err := errors.Join(err, besideErr); err != nil {
 		return fmt.Errorf("cancel: %w", err)
 	}
 	if err := l.until(ctx, func(live int) bool { return live == 0 }); err != nil {
@@ -192,7 +193,41 @@ func (l *live) cancel(ctx context.Context) error {
 		}
 	}
 	l.add("the same: canceled", "/s", r.perSecond(), nil, "until no sandbox is left")
+	if len(took) > 0 {
+		l.rows = append(l.rows, row{
+			What: "the same: a short run from its submission to its end meanwhile", Unit: "ms", Values: took,
+			Note: fmt.Sprintf("%d runs one after the other, beside %d submitters of cancels", len(took), liveSubmitters),
+		})
+	}
 	return nil
+}
+
+// besideCancels has short runs made one after the other until it is told to stop, and
+// returns how long each took in milliseconds.
+func (l *live) besideCancels(ctx context.Context) (stop func() ([]float64, error)) {
+	quit, done := make(chan struct{}), make(chan struct{})
+	var took []float64
+	var err error
+	go func() {
+		defer close(done)
+		once := runOf(l.daemon, nothing)
+		for err == nil {
+			begin := time.Now()
+			if err = once(ctx, 0); err == nil {
+				took = append(took, milliseconds(time.Since(begin)))
+			}
+			select {
+			case <-quit:
+				return
+			case <-time.After(lookPause):
+			}
+		}
+	}()
+	return func() ([]float64, error) {
+		close(quit)
+		<-done
+		return took, err
+	}
 }
 
 // until waits for a number of sandboxes that have not ended.
@@ -215,35 +250,4 @@ func (l *live) until(ctx context.Context, enough func(live int) bool) error {
 			return fmt.Errorf("%d runs are live: %w", live, err)
 		}
 	}
-}
-
-// heapFigures finds the two figures in a heap profile's text.
-var heapFigures = regexp.MustCompile(`(?m)^# (?:HeapAlloc = |Stack = )([0-9]+)`)
-
-// heap is what the daemon's heap and stacks hold after a collection.
-func (l *live) heap(ctx context.Context) (total int64, err error) {
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, l.daemon.Address+"/debug/pprof/heap?gc=1&debug=1", nil)
-	if err != nil {
-		return 0, err
-	}
-	answer, err := http.DefaultClient.Do(request)
-	if err != nil {
-		return 0, err
-	}
-	text, err := io.ReadAll(answer.Body)
-	if err = errors.Join(err, answer.Body.Close()); err != nil {
-		return 0, err
-	}
-	found := heapFigures.FindAllSubmatch(text, -1)
-	if len(found) != 2 {
-		return 0, fmt.Errorf("the heap profile has %d of two figures", len(found))
-	}
-	for _, match := range found {
-		figure, err := strconv.ParseInt(string(match[1]), 10, 64)
-		if err != nil {
-			return 0, err
-		}
-		total += figure
-	}
-	return total, nil
 }
