@@ -80,9 +80,21 @@ func (i *callInterceptor) call(ctx context.Context, procedure string, next func(
 		defer cancel()
 		return next(ctx)
 	}
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	ctx, cancel := context.WithDeadline(ctx, answerBy(ctx, began))
 	defer cancel()
 	return next(ctx)
+}
+
+// answerBy is until when a call that began at a moment must be answered: within
+// callTimeout, and so much before the caller waits no longer that he still hears why.
+func answerBy(ctx context.Context, began time.Time) time.Time {
+	by := began.Add(callTimeout)
+	if until, ok := ctx.Deadline(); ok {
+		if told := until.Add(-min(answerMargin, until.Sub(began)/10)); told.Before(by) {
+			return told
+		}
+	}
+	return by
 }
 
 // metrics counts calls; a nil one counts nothing.

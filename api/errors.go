@@ -156,6 +156,9 @@ func storeError(ctx context.Context, doing string, err error) error {
 		return made
 	}
 	if ended := contextError(ctx); ended != nil {
+		if errors.Is(context.Cause(ctx), context.DeadlineExceeded) {
+			return fail(CodeDeadline, "%s: the store did not answer in time", doing)
+		}
 		return ended
 	}
 	switch records.ClassOf(err) {

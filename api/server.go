@@ -76,6 +76,7 @@ const (
 	writeTimeout         = time.Minute
 	idleTimeout          = 2 * time.Minute
 	callTimeout          = 30 * time.Second
+	answerMargin         = time.Second
 	pingAfter            = 30 * time.Second
 	pingTimeout          = 15 * time.Second
 	streamsPerConnection = 250

@@ -116,10 +116,14 @@ func (p *presence) serverConfig() (api.Config, error) {
 
 // unready says what keeps the node from taking runs.
 func (p *presence) unready() []string {
-	if trouble := p.parts.Agent.node.Status().Trouble; trouble != "" {
-		return []string{trouble}
+	var reasons []string
+	if err := p.parts.Cluster.store.Trouble(); err != nil {
+		reasons = append(reasons, err.Error())
 	}
-	return nil
+	if trouble := p.parts.Agent.node.Status().Trouble; trouble != "" {
+		reasons = append(reasons, trouble)
+	}
+	return reasons
 }
 
 // stop waits for the calls under way; those that outlast its context are cut.

@@ -262,9 +262,20 @@ func holder(path string) string {
 // server says on every start.
 func quiet(log *zap.Logger, level zapcore.Level) *zap.Logger {
 	return log.Named("etcd").WithOptions(
-		zap.AddStacktrace(zapcore.FatalLevel),
+		zap.AddStacktrace(zapcore.FatalLevel), zap.WithFatalHook(lastWord{log}),
 		zap.WrapCore(func(core zapcore.Core) zapcore.Core { return quietCore{core, level} }),
 	)
+}
+
+// lastWord says in plain words what it means that a server ends the process: it does so
+// when the disk refuses a write or a sync, since nobody knows then what is on it.
+type lastWord struct{ log *zap.Logger }
+
+// OnWrite implements zapcore.CheckWriteHook. It does not return.
+func (w lastWord) OnWrite(entry *zapcore.CheckedEntry, fields []zapcore.Field) {
+	w.log.Error("the embedded store can not go on, so this process ends; the line before says why. " +
+		"What runs goes on: see to the disk and start again")
+	zapcore.WriteThenFatal.OnWrite(entry, fields)
 }
 
 // usual is in each line that a fresh server says of itself without a cause: a

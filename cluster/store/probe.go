@@ -7,6 +7,8 @@ import (
 
 	"go.uber.org/zap"
 	"google.golang.org/grpc/connectivity"
+
+	"github.com/errand-run/errand/cluster/records"
 )
 
 // How soon a watch that hears nothing is noticed: at most ProbeInterval and twice
@@ -65,10 +67,24 @@ func (s *Store) probe() {
 				s.log.Info("the store answers again", zap.Stringer("store", s))
 			}
 			answering = err == nil
+			s.silence.Store(!answering)
 		case <-s.running.Done():
 			return
 		}
 	}
+}
+
+// Trouble returns why writes are not taken at the moment, as far as it is known, or nil:
+// an embedded store has no space, or the store does not answer. That it does not is
+// noticed within ProbeInterval and ProbeTimeout. It does not block.
+func (s *Store) Trouble() error {
+	if err := s.space.refusal(); err != nil {
+		return err
+	}
+	if s.silence.Load() {
+		return records.Errorf(records.ClassUnavailable, "the %s does not answer", s)
+	}
+	return nil
 }
 
 // probeOnce returns why the store could not be asked.

@@ -34,6 +34,9 @@ type Store struct {
 	running context.Context
 	stop    context.CancelFunc
 
+	// silence is set while the store does not answer the probe.
+	silence atomic.Bool
+
 	workers    sync.WaitGroup
 	background sync.WaitGroup
 
