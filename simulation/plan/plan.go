@@ -151,6 +151,9 @@ type Call struct {
 	// App and Key are those of a submit. Without a key the run's id is drawn.
 	App string `json:"app,omitempty"`
 	Key string `json:"key,omitempty"`
+	// Run is the id that the run of a submit without a key has, instead of a drawn one: a
+	// plan that is cut down keeps the ids, and with them who carries which run.
+	Run string `json:"run,omitempty"`
 	// Force is that of a cancel.
 	Force   bool     `json:"force,omitempty"`
 	Command *Command `json:"command,omitempty"`

@@ -2,12 +2,15 @@ package plan
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"slices"
 	"strings"
+
+	"github.com/errand-run/errand/cluster/records"
 )
 
 // DecodeWorkload reads the list of calls of a workload's file and checks each. A
@@ -76,6 +79,9 @@ func (c Call) check() error {
 	}
 	if c.Command == nil {
 		return errors.New("a submit has no command")
+	}
+	if app, err := records.AppOfRun(c.Run); c.Run != "" && (err != nil || app != cmp.Or(c.App, records.DefaultApp)) {
+		return fmt.Errorf("run %q: is no id of a run of this app", c.Run)
 	}
 	if c.Command.Timeout <= 0 || c.Command.StartDeadline <= 0 || c.Command.StopGrace <= 0 {
 		return errors.New("the command's timeout, start_deadline and stop_grace must be given and above 0")

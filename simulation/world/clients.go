@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"time"
 
 	"google.golang.org/protobuf/proto"
@@ -16,6 +17,7 @@ import (
 	recordv1 "github.com/errand-run/errand/messages/errand/record/v1"
 	"github.com/errand-run/errand/simulation/history"
 	"github.com/errand-run/errand/simulation/plan"
+	"github.com/errand-run/errand/simulation/virtual"
 )
 
 // What the API and its clients do; the bounds are those of package api.
@@ -64,17 +66,37 @@ type call struct {
 }
 
 func (c *clients) init(w *World) {
-	c.world, c.runs = w, map[string]string{}
-	random := w.streams.Of("clients")
-	for _, planned := range w.plan.Workload {
-		if planned.Verb == plan.VerbSubmit && c.runs[planned.Label] == "" {
-			c.runs[planned.Label] = runID(planned, random)
-		}
-	}
+	c.world, c.runs = w, runIDs(w.plan)
 	for _, planned := range w.plan.Workload {
 		w.timeline.After(planned.At.D(), func() { c.begin(planned) })
 		c.open++
 	}
+}
+
+// runIDs are the ids of a plan's runs, by label.
+func runIDs(p plan.Plan) map[string]string {
+	ids := map[string]string{}
+	random := virtual.Streams{Seed: p.Seed}.Of("clients")
+	for _, planned := range p.Workload {
+		if planned.Verb == plan.VerbSubmit && ids[planned.Label] == "" {
+			ids[planned.Label] = runID(planned, random)
+		}
+	}
+	return ids
+}
+
+// Pin returns a plan in which each submit says the id of its run. It makes the same
+// world, and goes on to name its runs so when some of its calls are taken away; drawn
+// ids would move on from one run to the next.
+func Pin(p plan.Plan) plan.Plan {
+	ids := runIDs(p)
+	p.Workload = slices.Clone(p.Workload)
+	for i, c := range p.Workload {
+		if c.Verb == plan.VerbSubmit && c.Key == "" {
+			p.Workload[i].Run = ids[c.Label]
+		}
+	}
+	return p
 }
 
 // runID is the id that the API gives a run: drawn, unless a key says it.
@@ -85,6 +107,9 @@ func runID(c plan.Call, random *rand.Rand) string {
 	}
 	if c.Key != "" {
 		return records.RunIDFromKey(app, c.Key)
+	}
+	if c.Run != "" {
+		return c.Run
 	}
 	var b [16]byte
 	ids{random}.Fill(b[:])

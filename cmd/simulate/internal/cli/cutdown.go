@@ -59,7 +59,7 @@ func (a *app) cutDown(ctx context.Context) error {
 			fmt.Fprintf(a.stderr, "\r%.*s\x1b[K", width-1, line)
 		}
 	}
-	small, checker := minimize.Minimize(p, fails, show)
+	small, checker := minimize.Minimize(world.Pin(p), fails, show)
 	if terminalWidth(a.stderr) > 0 {
 		fmt.Fprint(a.stderr, "\r\x1b[K")
 	}
