@@ -51,6 +51,9 @@ const (
 	LogBytesDefault = 64 << 20
 	LogBytesMin     = 64 << 10
 	LogBytesMax     = 64 << 30
+	// ImagePullsDefault is how many images are pulled at a time.
+	ImagePullsDefault = 3
+	ImagePullsMax     = 64
 )
 
 // ListenNone as Config.Listen means a node without an address: only this process
@@ -81,6 +84,16 @@ type Config struct {
 	Containerd string
 	// ContainerdNamespace keeps what is ours apart inside a shared containerd.
 	ContainerdNamespace string
+	// RegistryAuth is a docker config file with credentials for registries; empty means
+	// none: whatever lies in somebody's home is not used unasked.
+	RegistryAuth string
+	// RegistryCA is a PEM file of authorities that sign registries beside the system's.
+	RegistryCA string
+	// RegistryPlain lists registries, as host or host:port, that are spoken with
+	// unencrypted; those on loopback always are.
+	RegistryPlain []string
+	// ImagePulls is how many images are pulled at a time.
+	ImagePulls int32
 	// EtcdEndpoints is an outside etcd; empty means the embedded one.
 	EtcdEndpoints []string
 	// EtcdCA, EtcdCert and EtcdKey are PEM files for mTLS to an outside etcd.
@@ -149,6 +162,14 @@ func (c Config) Complete() (Config, error) {
 	if c.LogBytes < LogBytesMin || c.LogBytes > LogBytesMax {
 		refuse("log-bytes %d: must be %d to %d", c.LogBytes, LogBytesMin, int64(LogBytesMax))
 	}
+	if c.ImagePulls < 1 || c.ImagePulls > ImagePullsMax {
+		refuse("image-pulls %d: must be 1 to %d", c.ImagePulls, ImagePullsMax)
+	}
+	for _, host := range c.RegistryPlain {
+		if host == "" || strings.ContainsAny(host, "/@ ") {
+			refuse("registry-plain %q: give a host, or host:port, as in registry.lan:5000", host)
+		}
+	}
 	if !strings.HasPrefix(c.EtcdPrefix, "/") || !strings.HasSuffix(c.EtcdPrefix, "/") {
 		refuse("etcd-prefix %q: must begin and end with a slash", c.EtcdPrefix)
 	}
@@ -192,6 +213,7 @@ func (c *Config) setDefaults() {
 	setDefault(&c.CPUMillis, int64(runtime.NumCPU())*1000)
 	setDefault(&c.MemoryBytes, machineMemory())
 	setDefault(&c.LogBytes, LogBytesDefault)
+	setDefault(&c.ImagePulls, ImagePullsDefault)
 	if len(c.Drivers) == 0 {
 		c.Drivers = []string{DriversAuto}
 	}

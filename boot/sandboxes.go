@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -14,14 +13,11 @@ import (
 
 	"go.uber.org/zap"
 
-	"github.com/errand-run/errand/api"
 	"github.com/errand-run/errand/api/nodelogs"
 	"github.com/errand-run/errand/cluster/records"
-	errandv1 "github.com/errand-run/errand/messages/errand/v1"
 	"github.com/errand-run/errand/nodes/pool"
 	"github.com/errand-run/errand/nodes/sandbox"
 	"github.com/errand-run/errand/nodes/sandbox/containerd"
-	"github.com/errand-run/errand/nodes/sandbox/containerd/images"
 	"github.com/errand-run/errand/nodes/sandbox/containerd/private"
 	"github.com/errand-run/errand/nodes/sandbox/guest"
 	"github.com/errand-run/errand/nodes/sandbox/null"
@@ -40,6 +36,7 @@ type sandboxHost struct {
 	parts    Parts
 	log      *zap.Logger
 	storage  *nodeStorage
+	metrics  *metrics
 
 	pool *pool.Pool
 	// drivers are those that are open, the default one first, enabled their names.
@@ -49,8 +46,8 @@ type sandboxHost struct {
 	private    *private.Daemon
 }
 
-func newSandboxHost(order *sequence, config settings, parts Parts, storage *nodeStorage) *sandboxHost {
-	h := &sandboxHost{settings: config, parts: parts, log: parts.log("sandboxes"), storage: storage}
+func newSandboxHost(order *sequence, config settings, parts Parts, storage *nodeStorage, m *metrics) *sandboxHost {
+	h := &sandboxHost{settings: config, parts: parts, log: parts.log("sandboxes"), storage: storage, metrics: m}
 	order.add(stage{name: "sandbox host", startTimeout: 45 * time.Second, stopTimeout: 30 * time.Second, start: h.start, stop: h.stop})
 	return h
 }
@@ -183,10 +180,15 @@ func (h *sandboxHost) open(ctx context.Context, name string) (sandbox.Driver, er
 	if err != nil {
 		return nil, err
 	}
+	pulling, err := h.imageConfig()
+	if err != nil {
+		return nil, err
+	}
 	driver, err := containerd.New(ctx, containerd.Config{
 		Address: address, Namespace: h.settings.ContainerdNamespace, NodeUUID: h.storage.uuid,
 		Dir: filepath.Join(dir, "sandboxes"), Init: helper,
 		LogSegmentBytes: h.settings.LogBytes / logSegments, LogSegments: logSegments, Log: h.log.Named(name),
+		Images: pulling,
 	})
 	if err != nil {
 		return nil, err
@@ -256,43 +258,4 @@ func (h *sandboxHost) stop(ctx context.Context) error {
 	}
 	h.pool, h.drivers, h.enabled, h.containerd, h.private = nil, nil, nil, nil, nil
 	return err
-}
-
-// images is nil without the containerd driver.
-func (h *sandboxHost) images() api.Images {
-	if h.containerd == nil {
-		return nil
-	}
-	return nodeImages{h.containerd.Images()}
-}
-
-// nodeImages shows containerd's images to the API.
-type nodeImages struct{ store *images.Store }
-
-func (n nodeImages) Import(ctx context.Context, name string, archive io.Reader) ([]api.Image, error) {
-	imported, err := n.store.Import(ctx, name, archive)
-	return apiImages(imported), err
-}
-
-// Pull is part of api.Images.
-func (n nodeImages) Pull(context.Context, string, *errandv1.RegistryCredential, func(*errandv1.ImagePull)) (api.Image, error) {
-	return api.Image{}, records.Errorf(records.ClassUnavailable, "this node pulls no images")
-}
-
-// Remove is part of api.Images.
-func (n nodeImages) Remove(context.Context, string) (string, error) {
-	return "", records.Errorf(records.ClassUnavailable, "this node removes no images")
-}
-
-func (n nodeImages) List(ctx context.Context) ([]api.Image, error) {
-	found, err := n.store.List(ctx)
-	return apiImages(found), err
-}
-
-func apiImages(found []images.Image) []api.Image {
-	shown := make([]api.Image, len(found))
-	for i, image := range found {
-		shown[i] = api.Image{Name: image.Name, Digest: image.Digest, SizeBytes: image.SizeBytes, ImportedAt: image.Imported}
-	}
-	return shown
 }

@@ -45,7 +45,7 @@ func TestContainerGivesItsOutputAndCode(t *testing.T) {
 	}{
 		{name: "absent command", args: []string{"busybox", "--", "/no/such"}, code: 127, mention: "NOT_FOUND"},
 		{name: "not executable", args: []string{"busybox", "--", "/etc/passwd"}, code: 126, mention: "NOT_EXECUTABLE"},
-		{name: "absent image", args: []string{"nosuchimage:1", "--", "true"}, code: 125, mention: "IMAGE_NOT_FOUND"},
+		{name: "absent image", args: []string{"--pull", "never", "nosuchimage:1", "--", "true"}, code: 125, mention: "IMAGE_NOT_FOUND"},
 		{name: "unknown user", args: []string{"--user", "nobodyhere", "busybox", "--", "true"}, code: 125, mention: "nobodyhere"},
 		{name: "out of memory", args: []string{"--memory", "32MiB", "busybox", "--", "tail", "/dev/zero"}, code: 137, mention: "memory"},
 	} {

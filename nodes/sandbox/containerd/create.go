@@ -79,7 +79,12 @@ func (d *Driver) Create(ctx context.Context, spec sandbox.Spec) error {
 	if err := checkID(spec.ID); err != nil {
 		return err
 	}
-	image, err := d.imageOf(ctx, spec.Spec.GetImage())
+	name, err := imageName(spec.Spec.GetImage())
+	if err != nil {
+		return err
+	}
+	defer d.store.Hold(name)()
+	image, err := d.imageOf(ctx, name, spec.Spec.GetPull(), spec.Run)
 	if err != nil {
 		return err
 	}
@@ -128,27 +133,62 @@ func (d *Driver) undo(ctx context.Context, id string) {
 	})
 }
 
-// imageOf finds the image, which must have been imported.
-func (d *Driver) imageOf(ctx context.Context, typed string) (images.Details, error) {
+// imageName returns the name of a run's image in full.
+func imageName(typed string) (string, error) {
 	if typed == "" {
-		return images.Details{}, sandbox.Permanentf(recordv1.Reason_REASON_START_ERROR, "the run names no image")
+		return "", sandbox.Permanentf(recordv1.Reason_REASON_START_ERROR, "the run names no image")
 	}
 	name, err := images.Normalize(typed)
 	if err != nil {
-		return images.Details{}, sandbox.Permanentf(recordv1.Reason_REASON_IMAGE_NOT_FOUND, "%s", err)
+		return "", sandbox.Permanentf(recordv1.Reason_REASON_IMAGE_NOT_FOUND, "%s", err)
+	}
+	return name, nil
+}
+
+// imageOf finds the image, and pulls it by the run's policy.
+func (d *Driver) imageOf(ctx context.Context, name string, policy recordv1.PullPolicy, run string) (images.Details, error) {
+	if policy == recordv1.PullPolicy_PULL_POLICY_ALWAYS {
+		if err := d.pull(ctx, name, run); err != nil {
+			return images.Details{}, err
+		}
 	}
 	details, err := d.store.Describe(ctx, name)
+	if records.ClassOf(err) == records.ClassNotFound && err != nil {
+		if policy == recordv1.PullPolicy_PULL_POLICY_NEVER {
+			return images.Details{}, sandbox.Permanentf(recordv1.Reason_REASON_IMAGE_NOT_FOUND,
+				"image %s is not on this node, and the run is never to pull it: import it with \"errand image import\"", name)
+		}
+		if err := d.pull(ctx, name, run); err != nil {
+			return images.Details{}, err
+		}
+		details, err = d.store.Describe(ctx, name)
+	}
 	switch {
 	case err == nil:
 		return details, nil
 	case records.ClassOf(err) == records.ClassNotFound:
-		return images.Details{}, sandbox.Permanentf(recordv1.Reason_REASON_IMAGE_NOT_FOUND, "image %s is not on this node: import it with \"errand image import\"", name)
+		return images.Details{}, sandbox.Transientf(recordv1.Reason_REASON_IMAGE_PULL, "image %s went away right after it was pulled", name)
 	case records.ClassOf(err) == records.ClassInvalid:
-		return images.Details{}, sandbox.Permanentf(recordv1.Reason_REASON_IMAGE_NOT_FOUND, "image %s makes no sense: import it again", name)
+		return images.Details{}, sandbox.Permanentf(recordv1.Reason_REASON_IMAGE_NOT_FOUND, "image %s makes no sense: import or pull it again", name)
 	case ctx.Err() != nil:
 		return images.Details{}, records.Errorf(records.ClassDeadline, "look up image %s: %w", name, ctx.Err())
 	}
 	return images.Details{}, sandbox.Transientf(recordv1.Reason_REASON_START_ERROR, "look up image %s: %s", name, cause(err))
+}
+
+// pull fetches the image, with the node's own credentials.
+func (d *Driver) pull(ctx context.Context, name, run string) error {
+	_, err := d.store.Pull(ctx, images.PullRequest{Name: name, Run: run}, nil)
+	var start *sandbox.StartError
+	switch {
+	case err == nil, errors.As(err, &start):
+		return err
+	case records.ClassOf(err) == records.ClassUnavailable:
+		return sandbox.Transientf(recordv1.Reason_REASON_START_ERROR, "containerd can not be reached")
+	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
+		return records.Errorf(records.ClassDeadline, "pull image %s: %w", name, err)
+	}
+	return sandbox.Transientf(recordv1.Reason_REASON_IMAGE_PULL, "pull image %s: %s", name, cause(err))
 }
 
 // plan fills in the image's defaults and checks all that can be checked without

@@ -74,6 +74,8 @@ type Config struct {
 	// package logs.
 	LogSegmentBytes int64
 	LogSegments     int
+	// Images says how images are pulled and kept; its Snapshotter and Log are those above.
+	Images images.Config
 	// Log hears of what an operator must know. Default: nobody.
 	Log *zap.Logger
 }
@@ -99,7 +101,10 @@ type Driver struct {
 	later sync.WaitGroup // removals that go on in the background
 }
 
-var _ sandbox.Driver = (*Driver)(nil)
+var (
+	_ sandbox.Driver = (*Driver)(nil)
+	_ sandbox.Pulls  = (*images.Store)(nil)
+)
 
 // New returns a driver for a containerd that answers. The context bounds the wait for
 // its first answer.
@@ -135,13 +140,14 @@ func New(ctx context.Context, config Config) (*Driver, error) {
 	}
 	d := &Driver{
 		config: config, client: c, parent: parent, log: config.Log,
-		store:    images.New(c, images.Config{Snapshotter: config.Snapshotter}),
+		store:    images.New(c, config.Images),
 		snapshot: c.SnapshotService(config.Snapshotter), leases: c.LeasesService(),
 		template: sync.OnceValues(func() (*specs.Spec, error) { return newTemplate(config.Namespace) }),
 	}
 	d.open, d.close = context.WithCancel(quiet.Context(context.Background()))
 	if err := d.greet(quiet.Context(ctx)); err != nil {
 		d.close()
+		d.store.Close()
 		_ = c.Close()
 		return nil, err
 	}
@@ -164,6 +170,7 @@ func withDefaults(config Config) Config {
 	if config.Log == nil {
 		config.Log = zap.NewNop()
 	}
+	config.Images.Snapshotter, config.Images.Log = config.Snapshotter, config.Log
 	return config
 }
 
@@ -205,6 +212,7 @@ func (d *Driver) Idle(ctx context.Context) (bool, error) {
 // Close releases the connection. Sandboxes go on.
 func (d *Driver) Close() error {
 	d.close()
+	d.store.Close()
 	err := d.client.Close()
 	d.later.Wait()
 	removeParents(d.parent.Name())

@@ -124,7 +124,9 @@ func TestCreateRefusesForGoodWhatCanNotWork(t *testing.T) {
 		say    string
 	}{
 		{"no image", func(s *recordv1.Spec) { s.Image = "" }, recordv1.Reason_REASON_START_ERROR, "names no image"},
-		{"an absent image", func(s *recordv1.Spec) { s.Image = "absent:1" }, recordv1.Reason_REASON_IMAGE_NOT_FOUND, `docker.io/library/absent:1 is not on this node: import it with "errand image import"`},
+		{"an absent image", func(s *recordv1.Spec) {
+			s.Image, s.Pull = "absent:1", recordv1.PullPolicy_PULL_POLICY_NEVER
+		}, recordv1.Reason_REASON_IMAGE_NOT_FOUND, `docker.io/library/absent:1 is not on this node, and the run is never to pull it: import it with "errand image import"`},
 		{"what is no image name", func(s *recordv1.Spec) { s.Image = "NO NAME" }, recordv1.Reason_REASON_IMAGE_NOT_FOUND, "not an image name"},
 		{"an unknown user", func(s *recordv1.Spec) { s.User = "stranger" }, recordv1.Reason_REASON_START_ERROR, `user "stranger" is unknown`},
 		{"an unknown group", func(s *recordv1.Spec) { s.User = "nobody:stranger" }, recordv1.Reason_REASON_START_ERROR, "is unknown"},

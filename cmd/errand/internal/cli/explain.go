@@ -49,7 +49,7 @@ func (c *connection) explain(err error) error {
 // flagOfField is what people typed for a field of a request.
 var flagOfField = map[string]string{
 	"app": "--app", "name": "--name", "labels": "--label", "idempotency_key": "--idempotency-key",
-	"spec.driver": "--driver", "spec.image": "IMAGE", "spec.command": "COMMAND", "spec.env": "--env",
+	"spec.driver": "--driver", "spec.image": "IMAGE", "spec.pull": "--pull", "spec.command": "COMMAND", "spec.env": "--env",
 	"spec.working_dir": "--workdir", "spec.user": "--user", "spec.cpu_millis": "--cpu",
 	"spec.memory_bytes": "--memory", "spec.pids_limit": "--pids-limit", "spec.read_only_root": "--read-only",
 	"spec.timeout": "--timeout", "spec.start_deadline": "--start-deadline", "spec.stop_grace": "--stop-grace",

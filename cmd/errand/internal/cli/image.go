@@ -16,12 +16,15 @@ type imageView struct {
 	Digest     string     `json:"digest"`
 	SizeBytes  int64      `json:"sizeBytes"`
 	ImportedAt *time.Time `json:"importedAt,omitempty"`
+	// PulledAt and UsedAt are absent for an image that was imported.
+	PulledAt *time.Time `json:"pulledAt,omitempty"`
+	UsedAt   *time.Time `json:"usedAt,omitempty"`
 }
 
 func (a *app) imageCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:               "image",
-		Short:             "Import and list the images of a node",
+		Short:             "Pull, import, list and remove the images of a node",
 		RunE:              group,
 		ValidArgsFunction: cobra.NoFileCompletions,
 	}
@@ -54,7 +57,7 @@ and list them. With - the archive is read from stdin.`,
 		}
 		return a.printImages(images)
 	})
-	cmd.AddCommand(add, list)
+	cmd.AddCommand(a.pullCommand(), add, list, a.removeImageCommand())
 	return cmd
 }
 
@@ -92,14 +95,18 @@ func (a *app) importImage(ctx context.Context, path, name string) error {
 	return a.printImages(images)
 }
 
+func viewImage(image *errandv1.Image) imageView {
+	return imageView{
+		Name: image.GetName(), Digest: image.GetDigest(), SizeBytes: image.GetSizeBytes(),
+		ImportedAt: instant(image.GetImportedAt()), PulledAt: instant(image.GetPulledAt()), UsedAt: instant(image.GetUsedAt()),
+	}
+}
+
 func (a *app) printImages(images []*errandv1.Image) error {
 	views := make([]imageView, 0, len(images))
 	rows := make([][]string, 0, len(images))
 	for _, image := range images {
-		view := imageView{
-			Name: image.GetName(), Digest: image.GetDigest(),
-			SizeBytes: image.GetSizeBytes(), ImportedAt: instant(image.GetImportedAt()),
-		}
+		view := viewImage(image)
 		views = append(views, view)
 		rows = append(rows, []string{view.Name, bytesText(view.SizeBytes), ago(a.now(), view.ImportedAt), view.Digest})
 	}

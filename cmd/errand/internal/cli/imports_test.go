@@ -21,6 +21,10 @@ func TestErrandImportsOnlyTheClientAndTheMessagesOfTheProject(t *testing.T) {
 			continue
 		}
 		seen++
+		// authfile reads one file format and imports nothing.
+		if strings.HasSuffix(rest, "/images/authfile") {
+			continue
+		}
 		if !strings.HasPrefix(rest, "messages/errand/v1") && !strings.HasPrefix(rest, "cmd/errand") && rest != "api/client" {
 			t.Errorf("errand imports %s", rest)
 		}

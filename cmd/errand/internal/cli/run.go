@@ -32,6 +32,7 @@ type runFlags struct {
 	stopGrace      durationValue
 	labels         []string
 	driver         string
+	pull           string
 	idempotencyKey string
 }
 
@@ -87,8 +88,10 @@ does not exist; 130 when the run was canceled; 2 for a wrong command line.`,
 	f.Var(&flags.stopGrace, "stop-grace", "time between the stop signal and the kill (default 10s)")
 	f.StringArrayVar(&flags.labels, "label", nil, "set a label: KEY=VALUE")
 	f.StringVar(&flags.driver, "driver", "", "containerd, process or null (default the node's)")
+	f.StringVar(&flags.pull, "pull", "missing", "when to ask the registry for the image: missing, always or never")
 	f.StringVar(&flags.idempotencyKey, "idempotency-key", "", "the same key and request give the same run, however often sent")
 	must(cmd.RegisterFlagCompletionFunc("driver", cobra.FixedCompletions([]string{"containerd", "process", "null"}, cobra.ShellCompDirectiveNoFileComp)))
+	must(cmd.RegisterFlagCompletionFunc("pull", cobra.FixedCompletions([]string{"missing", "always", "never"}, cobra.ShellCompDirectiveNoFileComp)))
 	for _, name := range []string{"name", "app", "env", "workdir", "user", "cpu", "memory", "pids-limit", "timeout", "start-deadline", "stop-grace", "label", "idempotency-key"} {
 		must(cmd.RegisterFlagCompletionFunc(name, cobra.NoFileCompletions))
 	}
@@ -130,6 +133,10 @@ func (a *app) createRequest(cmd *cobra.Command, args []string, flags runFlags) (
 			return nil, err
 		}
 	}
+	pull, err := parsePull(flags.pull)
+	if err != nil {
+		return nil, err
+	}
 	key := flags.idempotencyKey
 	if key == "" {
 		// Sent again after a lost answer, the request must not make a second run.
@@ -145,10 +152,23 @@ func (a *app) createRequest(cmd *cobra.Command, args []string, flags runFlags) (
 			Driver: flags.driver, Image: image, Command: command, Env: env,
 			WorkingDir: flags.workdir, User: flags.user,
 			CpuMillis: int64(flags.cpu), MemoryBytes: int64(flags.memory),
-			PidsLimit: flags.pids, ReadOnlyRoot: flags.readOnly,
+			PidsLimit: flags.pids, ReadOnlyRoot: flags.readOnly, Pull: pull,
 			Timeout: flags.timeout.proto(), StartDeadline: flags.startDeadline.proto(), StopGrace: flags.stopGrace.proto(),
 		},
 	}, nil
+}
+
+// parsePull leaves the default out: a request without it is the same.
+func parsePull(text string) (errandv1.PullPolicy, error) {
+	switch text {
+	case "missing":
+		return errandv1.PullPolicy_PULL_POLICY_UNSPECIFIED, nil
+	case "always":
+		return errandv1.PullPolicy_PULL_POLICY_ALWAYS, nil
+	case "never":
+		return errandv1.PullPolicy_PULL_POLICY_NEVER, nil
+	}
+	return 0, usage("--pull %q: must be missing, always or never", text)
 }
 
 func (d *durationValue) proto() *durationpb.Duration {

@@ -74,6 +74,7 @@ type sentSignalView struct {
 type specView struct {
 	Driver        string   `json:"driver,omitempty"`
 	Image         string   `json:"image,omitempty"`
+	Pull          string   `json:"pull,omitempty"`
 	Command       []string `json:"command,omitempty"`
 	EnvNames      []string `json:"envNames,omitempty"`
 	WorkingDir    string   `json:"workingDir,omitempty"`
@@ -203,6 +204,7 @@ func viewSpec(spec *errandv1.RunSpec) specView {
 		CPUMillis: spec.GetCpuMillis(), MemoryBytes: spec.GetMemoryBytes(),
 		PidsLimit: spec.GetPidsLimit(), ReadOnlyRoot: spec.GetReadOnlyRoot(),
 	}
+	view.Pull = strings.ToLower(word(spec.GetPull().String(), "PULL_POLICY_"))
 	for name := range spec.GetEnv() {
 		view.EnvNames = append(view.EnvNames, name)
 	}

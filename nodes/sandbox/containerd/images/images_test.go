@@ -44,7 +44,9 @@ func fresh(t *testing.T, config images.Config) (*images.Store, *containerd.Clien
 			t.Error(err)
 		}
 	})
-	return images.New(client, config), client
+	store := images.New(client, config)
+	t.Cleanup(store.Close) // before the client's
+	return store, client
 }
 
 func shortly(t *testing.T) context.Context {

@@ -184,7 +184,8 @@ func ownNames(manifests []ocispec.Descriptor) ([]images.Image, error) {
 // publish gives an image its name.
 func (s *Store) publish(ctx context.Context, image images.Image) (images.Image, error) {
 	service := s.client.ImageService()
-	stored, err := service.Update(ctx, image, "target")
+	// Its labels go: what is imported is not collected.
+	stored, err := service.Update(ctx, image, "target", "labels")
 	if errdefs.IsNotFound(err) {
 		stored, err = service.Create(ctx, image)
 	}

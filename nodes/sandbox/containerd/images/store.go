@@ -16,8 +16,10 @@ import (
 	"github.com/opencontainers/go-digest"
 	"github.com/opencontainers/image-spec/identity"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+	"go.uber.org/zap"
 
 	"github.com/errand-run/errand/cluster/records"
+	"github.com/errand-run/errand/nodes/sandbox/containerd/images/registry"
 	"github.com/errand-run/errand/nodes/sandbox/containerd/quiet"
 )
 
@@ -38,6 +40,16 @@ type Config struct {
 	Snapshotter string
 	// ArchiveBytesMax bounds an archive. Default ArchiveBytesMax.
 	ArchiveBytesMax int64
+	// Registry says how images are pulled.
+	Registry registry.Config
+	// PullsMax is how many are pulled at a time. Default PullsMax.
+	PullsMax int
+	// Observe counts. Default: nobody does.
+	Observe *Metrics
+	// Log hears of what was pulled, or not, and collected. Default: nobody.
+	Log *zap.Logger
+	// Now is time.Now unless set; it dates uses.
+	Now func() time.Time
 	// UnpackedBytesMin is what any archive may unpack to; beyond it UnpackedRatioMax
 	// counts. Default UnpackedBytesMin.
 	UnpackedBytesMin int64
@@ -52,6 +64,9 @@ type Image struct {
 	SizeBytes int64
 	// Imported is when this name was last given to this image.
 	Imported time.Time
+	// Pulled is when it was last pulled, Used when a sandbox was last made of it; zero
+	// for an image that was imported.
+	Pulled, Used time.Time
 }
 
 // Details are what a sandbox needs to know of an image.
@@ -70,11 +85,14 @@ type Store struct {
 	client    *containerd.Client
 	config    Config
 	described sync.Map // digest of the target -> Details without a name
+	puller    *puller
+	uses      uses
 	mu        sync.Mutex
 	count     int
 }
 
-// New returns the store of the client's default namespace.
+// New returns the store of the client's default namespace. It is to be closed before the
+// client.
 func New(client *containerd.Client, config Config) *Store {
 	if config.Snapshotter == "" {
 		config.Snapshotter = SnapshotterDefault
@@ -85,7 +103,18 @@ func New(client *containerd.Client, config Config) *Store {
 	if config.UnpackedBytesMin <= 0 {
 		config.UnpackedBytesMin = UnpackedBytesMin
 	}
-	return &Store{client: client, config: config}
+	if config.PullsMax <= 0 {
+		config.PullsMax = PullsMax
+	}
+	if config.Log == nil {
+		config.Log = zap.NewNop()
+	}
+	if config.Now == nil {
+		config.Now = time.Now
+	}
+	s := &Store{client: client, config: config, uses: uses{held: map[string]int{}, since: map[string]time.Time{}}}
+	s.puller = newPuller(s, config.PullsMax)
+	return s
 }
 
 // List returns the images, by name.
@@ -112,7 +141,11 @@ func describe(image images.Image, size int64) Image {
 	if imported.IsZero() {
 		imported = image.CreatedAt
 	}
-	return Image{Name: image.Name, Digest: image.Target.Digest.String(), SizeBytes: size, Imported: imported}
+	made := Image{Name: image.Name, Digest: image.Target.Digest.String(), SizeBytes: size, Imported: imported}
+	if made.Pulled = stamp(image, labelPulled); !made.Pulled.IsZero() {
+		made.Imported, made.Used = made.Pulled, stamp(image, labelUsed)
+	}
+	return made
 }
 
 // Describe returns what a sandbox needs to know of an image. An image that is not

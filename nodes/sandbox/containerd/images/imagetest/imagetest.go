@@ -86,14 +86,23 @@ func Write(w io.Writer, image Image) error {
 	if err != nil {
 		return fmt.Errorf("build image %s: %w", image.Name, err)
 	}
-	built, err := build(image)
+	built, err := Build(image)
 	if err != nil {
-		return fmt.Errorf("build image %s: %w", image.Name, err)
+		return err
 	}
 	if err := tarball.Write(tag, built, w); err != nil {
 		return fmt.Errorf("write image %s: %w", image.Name, err)
 	}
 	return nil
+}
+
+// Build makes an image, for a registry to serve.
+func Build(image Image) (v1.Image, error) {
+	built, err := build(image)
+	if err != nil {
+		return nil, fmt.Errorf("build image %s: %w", image.Name, err)
+	}
+	return built, nil
 }
 
 // build makes the image: one layer, and its configuration.
