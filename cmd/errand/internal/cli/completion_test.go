@@ -30,7 +30,7 @@ func TestCompletionOffersWhatTheCommandCanBeAbout(t *testing.T) {
 		"runs -o |":              "table json yaml",
 		"logs --stream |":        "stdout stderr",
 		"|sh":                    "show\tShow a run and its attempts",
-		"image |":                "import\tImport the images of a docker or OCI archive ls\tList the images of the node",
+		"image |":                "import\tImport the images of a docker or OCI archive ls\tList the images of the node pull\tHave the node fetch an image from its registry rm\tRemove an image of the node",
 	} {
 		before, typed, _ := strings.Cut(line, "|")
 		args := append([]string{"__complete"}, strings.Fields(before)...)

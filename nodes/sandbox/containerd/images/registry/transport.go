@@ -2,6 +2,7 @@ package registry
 
 import (
 	"context"
+	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -131,10 +132,13 @@ func (t *transport) broken(asked, ctx context.Context, e *exchange, err error) e
 	}
 	var dns *net.DNSError
 	var op *net.OpError
+	var header tls.RecordHeaderError
 	text := err.Error()
 	switch {
 	case errors.As(err, &dns):
 		text = "its name can not be resolved: " + dns.Err
+	case errors.As(err, &header):
+		text = "it speaks no TLS, so what it sends is not encrypted"
 	case errors.As(err, &op) && op.Err != nil:
 		text = op.Err.Error()
 	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):

@@ -1,0 +1,172 @@
+package daemon_test
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/errand-run/errand/nodes/sandbox/containerd/images/imagetest"
+	"github.com/errand-run/errand/nodes/sandbox/containerd/images/registrytest"
+)
+
+// registryWithBusybox serves busybox as NAME/busybox:1.
+func registryWithBusybox(t *testing.T) (*registrytest.Registry, string) {
+	t.Helper()
+	r := registrytest.New(false)
+	t.Cleanup(r.Close)
+	image := imagetest.Busybox()
+	image.Config.Labels = map[string]string{"test": t.Name()}
+	built, err := imagetest.Build(image)
+	if err != nil {
+		t.Fatal(err)
+	}
+	full, err := r.Add("busybox", "1", built)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r, full
+}
+
+func TestRunPullsItsImage(t *testing.T) {
+	n := startContainerNode(t)
+	r, image := registryWithBusybox(t)
+	n.errand(t, "run", image, "--", "echo", "pulled").want(t, 0, "pulled\n", "")
+	asked := len(r.Requests())
+	n.errand(t, "run", image, "--", "true").want(t, 0, "", "")
+	if len(r.Requests()) != asked {
+		t.Errorf("an image that is there was asked for again: %v", r.Requests()[asked:])
+	}
+	n.errand(t, "run", "--pull", "always", image, "--", "true").want(t, 0, "", "")
+	if len(r.Requests()) == asked {
+		t.Error("--pull always asked nobody")
+	}
+	if got := n.errand(t, "image", "ls", "-o", "json"); !strings.Contains(got.stdout, `"pulledAt"`) {
+		t.Errorf("listed %s", got.stdout)
+	}
+	n.errand(t, "image", "rm", image).want(t, 0, image+"\n", "")
+	if got := n.errand(t, "run", "--pull", "never", image, "--", "true"); got.code != 125 || !strings.Contains(got.stderr, "IMAGE_NOT_FOUND") {
+		t.Errorf("got %+v", got)
+	}
+}
+
+// LIF-07: a wrong image, or a registry that fails, keeps no run waiting for ever.
+func TestWrongImages(t *testing.T) {
+	n := startContainerNode(t)
+	r, image := registryWithBusybox(t)
+	silent, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer silent.Close()
+	var mode atomic.Value
+	mode.Store("")
+	r.Fault = func(*http.Request) *registrytest.Fault {
+		switch mode.Load() {
+		case "refuse":
+			return &registrytest.Fault{Status: 403, Body: `{"errors":[{"code":"DENIED","message":"not for you"}]}`}
+		case "down":
+			return &registrytest.Fault{Status: 503}
+		}
+		return nil
+	}
+	t.Run("no such manifest fails at once", func(t *testing.T) {
+		got := n.errand(t, "run", "--start-deadline", "30s", r.Host+"/none:404", "--", "true")
+		if got.code != 125 || !strings.Contains(got.stderr, "IMAGE_NOT_FOUND") || got.took > 10*time.Second {
+			t.Errorf("after %s: %+v", got.took, got)
+		}
+	})
+	for _, c := range []struct{ name, mode, image, words string }{
+		{"refusal", "refuse", image, "403 Forbidden: DENIED not for you"},
+		{"silence", "", silent.Addr().String() + "/a:1", "still asking registry"},
+	} {
+		t.Run(c.name+" fails at the start deadline with the registry's answer", func(t *testing.T) {
+			mode.Store(c.mode)
+			got := n.errand(t, "run", "--start-deadline", "4s", c.image, "--", "true")
+			if got.code != 125 || !strings.Contains(got.stderr, "IMAGE_PULL") || !strings.Contains(got.stderr, c.words) || got.took > 9*time.Second {
+				t.Errorf("after %s: %+v", got.took, got)
+			}
+		})
+	}
+	t.Run("cancel works while the registry is silent", func(t *testing.T) {
+		id := strings.TrimSpace(n.errand(t, "run", "-d", silent.Addr().String()+"/b:1", "--", "true").stdout)
+		began := time.Now()
+		n.errand(t, "cancel", id)
+		got := n.errand(t, "wait", id)
+		if got.code != 130 || time.Since(began) > 4*time.Second {
+			t.Errorf("after %s: %+v", time.Since(began), got)
+		}
+	})
+	t.Run("a registry that comes back is no failure", func(t *testing.T) {
+		mode.Store("down")
+		id := strings.TrimSpace(n.errand(t, "run", "-d", image, "--", "true").stdout)
+		before := r.Count("HEAD")
+		for deadline := time.Now().Add(30 * time.Second); r.Count("HEAD") < before+2 && time.Now().Before(deadline); {
+			time.Sleep(50 * time.Millisecond) // the registry has no event to wait for
+		}
+		mode.Store("")
+		if got := n.errand(t, "wait", id); got.code != 0 {
+			t.Errorf("got %+v", got)
+		}
+	})
+}
+
+// The registry that others run, with the credentials of a docker config file.
+func TestPullFromDebiansRegistry(t *testing.T) {
+	binary, err := exec.LookPath("docker-registry")
+	if err != nil {
+		if os.Getenv("CI") == "true" {
+			t.Fatal("needs docker-registry (apt-get install docker-registry)")
+		}
+		t.Skip("needs docker-registry (apt-get install docker-registry)")
+	}
+	dir := t.TempDir()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	address := listener.Addr().String()
+	_ = listener.Close()
+	config := filepath.Join(dir, "registry.yml")
+	text := fmt.Sprintf("version: 0.1\nlog: {level: error}\nstorage: {filesystem: {rootdirectory: %s}}\nhttp: {addr: %q}\n", dir, address)
+	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	command := exec.CommandContext(ctx, binary, "serve", config)
+	var log bytes.Buffer
+	command.Stdout, command.Stderr = &log, &log
+	if err := command.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { cancel(); _ = command.Wait() }()
+	image, err := imagetest.Build(imagetest.Busybox())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(50 * time.Millisecond) { // it has no sign of being ready
+		if err = registrytest.Push(ctx, address, "team/busybox", "1", image); err == nil {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("push: %v\n%s", err, &log)
+		}
+	}
+	n := startContainerNode(t)
+	full := address + "/team/busybox:1"
+	if got := n.errand(t, "image", "pull", full); got.code != 0 || !strings.HasPrefix(got.stdout, full+" sha256:") {
+		t.Fatalf("got %+v\n%s", got, n.log)
+	}
+	n.errand(t, "run", full, "--", "echo", "hello").want(t, 0, "hello\n", "")
+	if got := n.errand(t, "run", address+"/team/none:1", "--", "true"); got.code != 125 || !strings.Contains(got.stderr, "IMAGE_NOT_FOUND") {
+		t.Errorf("got %+v", got)
+	}
+}
