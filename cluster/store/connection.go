@@ -38,6 +38,8 @@ type connection struct {
 	inProcess bool
 	// server streams keys without a connection; nil for a store elsewhere.
 	server rangeStreamer
+	// direct takes writes without the client; nil for a store elsewhere.
+	direct *direct
 	// counting says that the server has no streams of keys.
 	counting atomic.Bool
 }
@@ -98,8 +100,21 @@ func (c *connection) close() {
 	}
 }
 
-// flight sends a flight once and tells whether it left this process.
-func (c *connection) flight(ctx context.Context, f *flight.Flight[*pending]) (*clientv3.TxnResponse, bool, error) {
+// flight sends a flight and tells whether it left this process.
+func (c *connection) flight(ctx context.Context, f *flight.Flight[*pending]) (landing, bool, error) {
+	if l, decided, err := c.direct.fly(ctx, f); decided {
+		return l, true, err
+	}
+	response, sent, err := c.children(ctx, f)
+	if err != nil {
+		return landing{}, sent, err
+	}
+	return landedOf(f, response), sent, nil
+}
+
+// children sends the members of a flight as children of one transaction, and one alone
+// as it is.
+func (c *connection) children(ctx context.Context, f *flight.Flight[*pending]) (*clientv3.TxnResponse, bool, error) {
 	if len(f.Members) == 1 {
 		return c.txn(ctx, f.Members[0].Txn)
 	}

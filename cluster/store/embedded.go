@@ -135,7 +135,7 @@ func (e *embedded) connect(log *zap.Logger) (*connection, error) {
 	}
 	client := v3client.New(e.server.Server)
 	client.Watcher = watching.Watcher
-	return &connection{client: client, watching: watching, inProcess: true, server: e.server.Server}, nil
+	return &connection{client: client, watching: watching, inProcess: true, server: e.server.Server, direct: newDirect(e.server.Server)}, nil
 }
 
 func serverConfig(dir string, log *zap.Logger) *embed.Config {

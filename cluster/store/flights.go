@@ -121,9 +121,9 @@ func (s *Store) carry(f *flight.Flight[*pending]) landing {
 	if parent != s.base {
 		defer context.AfterFunc(s.base, cancel)()
 	}
-	response, sent, err := s.conn.Load().flight(ctx, f)
+	l, sent, err := s.conn.Load().flight(ctx, f)
 	if err == nil {
-		return landedOf(f, response)
+		return l
 	}
 	class := classify(err, outcome{sent: sent, write: true, expired: sole != nil && sole.expired()})
 	_, refused := refusalOf(err)
