@@ -14,7 +14,7 @@
 // ends with a void in the same way.
 //
 // The machine in this package decides all of that and does no I/O; the ports say
-// what it needs, and subpackages are their adapters: journal (bbolt), pool
+// what it needs, and subpackages are their adapters: journal (a file that is appended to), pool
 // (sandbox drivers), clock. New assembles a node out of ports; it is the only way
 // to do so, in production and in simulation.
 package nodes

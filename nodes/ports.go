@@ -77,7 +77,8 @@ type Journal interface {
 	Load(deliver func(JournalContent, error))
 	// Write makes a change durable and then delivers nil. Changes take effect in the
 	// order of the calls. The change must not be altered afterwards. After an error
-	// nothing of it was done.
+	// nothing of it was done, but a daemon that ends before a later change is durable
+	// may find all of it, like one that ends before it was answered.
 	Write(change JournalChange, deliver func(error))
 }
 

@@ -1,28 +1,36 @@
-// Package journal keeps a node's journal in one bbolt file.
+// Package journal keeps a node's journal in one file that is appended to.
 //
 // A change is durable before it is answered, and changes that arrive while the
-// disk is busy with earlier ones go together in the next transaction: one fsync
-// for all of them. Every value carries a checksum, and the head one over all of
-// them, so a bit that the disk turned is a fault too. The file comes into being
-// complete, under another name first, so one that is empty or torn is a fault that
-// is reported and never taken for a journal without entries: that would let
-// commands start twice. So would an older copy of the file that is put back; every
-// commit has a number, and the last one stands outside of the disk too, where a
-// copy that is behind shows.
+// disk is busy with earlier ones go together in the next batch: one write and one
+// sync for all of them, into room that was made before. A batch takes whole sectors,
+// each with a checksum that hangs together with all before it. So a batch whose write
+// a loss of power has cut short, which nobody was told of, is told from damage: it is
+// dropped, and everything else that is not what was written is refused. A journal is
+// never taken for one without entries: that would let commands start twice. Nor is an
+// older copy that is put back; every batch has a number, and the last one stands
+// outside of the disk too, where a copy that is behind shows.
+//
+// When enough was appended, what is still of use is written to another file, which
+// then takes the name. So is a journal of the layout before, a bbolt file. A file that
+// could not be written or synced is not written again: another one takes its place
+// before the next batch.
+//
+// sector, change and head say what the bytes mean and touch no disk; log and compact
+// write them, by way of disk; legacy reads the layout before.
 package journal
 
 import (
-	"encoding/binary"
+	"crypto/rand"
 	"errors"
 	"fmt"
+	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
 	"sync"
-	"time"
 
-	bolt "go.etcd.io/bbolt"
 	"golang.org/x/sys/unix"
 
 	"github.com/errand-run/errand/cluster/records"
@@ -35,22 +43,10 @@ const (
 	FileName = "journal.db"
 	LockName = "journal.lock"
 	// Format is the version of the layout.
-	Format = "2"
-	// ChangesPerCommit bounds the changes that go in one transaction.
+	Format = "3"
+	// ChangesPerCommit bounds the changes that go in one batch.
 	ChangesPerCommit = 1024
-	// lockTimeout bounds the wait for bbolt's own lock, behind ours.
-	lockTimeout = time.Second
-	fileMode    = 0o600
-)
-
-var (
-	headBucket    = []byte("head")
-	entriesBucket = []byte("entries")
-	formatKey     = []byte("format")
-	metaKey       = []byte("meta")
-	tallyKey      = []byte("tally")
-	idKey         = []byte("id")
-	positionKey   = []byte("position")
+	fileMode         = 0o600
 )
 
 // Errors of Open.
@@ -67,10 +63,15 @@ var (
 
 // Journal is a nodes.Journal. Its methods may be called from any goroutine.
 type Journal struct {
+	path string
 	lock *os.File
-	db   *bolt.DB
 	mark *mark
 	done chan struct{}
+
+	// Of the goroutine that carries requests out.
+	log        *log
+	compaction *compaction
+	wrote      bool
 
 	mu      sync.Mutex
 	wake    *sync.Cond
@@ -78,11 +79,12 @@ type Journal struct {
 	closed  bool
 }
 
-// request is one change, or one load.
+// request is one change, or one load, or news of a compaction.
 type request struct {
-	change  nodes.JournalChange
-	written func(error)
-	loaded  func(nodes.JournalContent, error)
+	change    nodes.JournalChange
+	written   func(error)
+	loaded    func(nodes.JournalContent, error)
+	compacted *compaction
 }
 
 var _ nodes.Journal = (*Journal)(nil)
@@ -97,24 +99,98 @@ func Open(dir, runtimeDir string) (*Journal, error) {
 	if err != nil {
 		return nil, err
 	}
-	db, err := open(filepath.Join(dir, FileName))
+	j, err := open(directory(dir), filepath.Join(dir, FileName), runtimeDir, roomBytes)
 	if err != nil {
 		return nil, errors.Join(err, lock.Close())
 	}
-	var mark *mark
-	if runtimeDir != "" {
-		id, err := identity(db)
-		if err == nil {
-			mark, err = openMark(runtimeDir, id)
-		}
-		if err != nil {
-			return nil, errors.Join(fmt.Errorf("open journal: %w", err), db.Close(), lock.Close())
-		}
-	}
-	j := &Journal{lock: lock, db: db, mark: mark, done: make(chan struct{})}
-	j.wake = sync.NewCond(&j.mu)
+	j.lock = lock
 	go j.run()
 	return j, nil
+}
+
+// open opens the journal of a disk, whose directory is held. The path is that of the
+// file.
+func open(d disk, path, runtimeDir string, room int64) (*Journal, error) {
+	log, err := openFile(d, path, room)
+	if err != nil {
+		return nil, fmt.Errorf("open journal %s: %w%s", path, err, advice(err))
+	}
+	j := &Journal{path: path, log: log, done: make(chan struct{})}
+	if runtimeDir != "" {
+		if j.mark, err = openMark(runtimeDir, log.head.id); err != nil {
+			return nil, errors.Join(fmt.Errorf("open journal: %w", err), log.file.Close())
+		}
+	}
+	j.wake = sync.NewCond(&j.mu)
+	return j, nil
+}
+
+// openFile opens the file, or makes one if there is none, or makes one of what one of
+// the layout before holds.
+func openFile(d disk, path string, room int64) (*log, error) {
+	_ = d.remove(freshName) // one that was not finished
+	f, err := d.open(FileName)
+	if errors.Is(err, fs.ErrNotExist) {
+		return found(d, rand.Text(), room, 1, func(*log) error { return nil })
+	}
+	if err != nil {
+		return nil, err
+	}
+	begin := make([]byte, firstSector)
+	n, err := f.ReadAt(begin, 0)
+	switch {
+	case n == 0 && errors.Is(err, io.EOF):
+		err = fmt.Errorf("%w: the file is empty", ErrDamaged)
+	case err != nil && !errors.Is(err, io.EOF):
+	case isAppended(begin[:n]):
+		var l *log
+		var all *held
+		if l, all, err = openLog(d, f, begin[:n], room); err == nil {
+			_, err = all.content()
+		}
+		if err == nil {
+			return l, nil
+		}
+	default:
+		if err = f.Close(); err != nil {
+			return nil, err
+		}
+		return convert(d, path, room)
+	}
+	return nil, errors.Join(err, f.Close())
+}
+
+// found makes a file that holds what fill writes to it and nothing else.
+func found(d disk, id string, room int64, position uint64, fill func(*log) error) (*log, error) {
+	l, err := newLog(d, id, room)
+	if err != nil {
+		return nil, fmt.Errorf("make it: %w", err)
+	}
+	l.begin(position)
+	if err = fill(l); err != nil {
+		return nil, errors.Join(fmt.Errorf("make it: %w", err), l.discard())
+	}
+	if len(l.payload) > positionBytes {
+		if err = l.write(); err != nil {
+			return nil, errors.Join(fmt.Errorf("make it: %w", err), l.discard())
+		}
+	}
+	if err = l.seal(position); err != nil {
+		if l.named {
+			err = errors.Join(err, l.file.Close())
+		}
+		return nil, fmt.Errorf("make it: %w", err)
+	}
+	return l, nil
+}
+
+// advice says what to do about a journal that can not be used.
+func advice(err error) string {
+	if !errors.Is(err, ErrDamaged) && !errors.Is(err, ErrFormat) {
+		return ""
+	}
+	return ": put a good copy in its place; if there is none, move it away and start once with --accept-loss-of journal, " +
+		"which stops what still runs (see \"The daemon\" in docs/troubleshooting.md)"
 }
 
 // hold locks the directory and leaves the holder's process id in the lock file.
@@ -140,68 +216,6 @@ func hold(dir string) (*os.File, error) {
 		return nil, errors.Join(fmt.Errorf("lock data directory %s: %w", dir, err), lock.Close())
 	}
 	return lock, nil
-}
-
-func options() *bolt.Options {
-	return &bolt.Options{Timeout: lockTimeout, NoFreelistSync: true, FreelistType: bolt.FreelistMapType}
-}
-
-func open(path string) (*bolt.DB, error) {
-	if _, err := os.Stat(path); errors.Is(err, os.ErrNotExist) {
-		if err := found(path); err != nil {
-			return nil, fmt.Errorf("make journal %s: %w", path, err)
-		}
-	} else if err != nil {
-		return nil, fmt.Errorf("open journal: %w", err)
-	}
-	// bbolt would take an empty file for a new one.
-	if info, err := os.Stat(path); err != nil || info.Size() == 0 {
-		return nil, errors.Join(fmt.Errorf("open journal %s: %w: the file is empty%s", path, ErrDamaged, advice(ErrDamaged)), err)
-	}
-	return openSound(path)
-}
-
-// found makes an empty journal under another name and renames it into place.
-func found(path string) error {
-	fresh := path + ".new"
-	if err := os.Remove(fresh); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return err
-	}
-	db, err := bolt.Open(fresh, fileMode, options())
-	if err != nil {
-		return err
-	}
-	err = db.Update(func(tx *bolt.Tx) error {
-		head, err := tx.CreateBucket(headBucket)
-		if err != nil {
-			return err
-		}
-		if _, err := tx.CreateBucket(entriesBucket); err != nil {
-			return err
-		}
-		if err := errors.Join(tally{}.store(head), tally{}.storePosition(head, 1)); err != nil {
-			return err
-		}
-		return head.Put(formatKey, []byte(Format))
-	})
-	if err := errors.Join(err, db.Close()); err != nil {
-		return err
-	}
-	if err := os.Rename(fresh, path); err != nil {
-		return err
-	}
-	dir, err := os.Open(filepath.Dir(path))
-	if err != nil {
-		return err
-	}
-	return errors.Join(dir.Sync(), dir.Close())
-}
-
-// key is the place of an entry: run, attempt and placement in order.
-func key(of nodes.PlacementKey) []byte {
-	out := append([]byte(of.Run), 0)
-	out = binary.BigEndian.AppendUint32(out, uint32(of.Attempt))    //nolint:gosec // bits, not a quantity
-	return binary.BigEndian.AppendUint32(out, uint32(of.Placement)) //nolint:gosec // bits, not a quantity
 }
 
 // Write makes a change durable and then delivers nil.
@@ -242,7 +256,7 @@ func (j *Journal) Close() error {
 	j.wake.Signal()
 	j.mu.Unlock()
 	<-j.done
-	if err := errors.Join(j.db.Close(), j.mark.close(), j.lock.Close()); err != nil {
+	if err := errors.Join(j.log.file.Close(), j.mark.close(), j.lock.Close()); err != nil {
 		return fmt.Errorf("close journal: %w", err)
 	}
 	return nil
@@ -251,32 +265,63 @@ func (j *Journal) Close() error {
 // run carries requests out until the journal is closed and none is left.
 func (j *Journal) run() {
 	defer close(j.done)
+	defer j.finish()
 	for {
 		batch := j.next()
 		if len(batch) == 0 {
 			return
 		}
-		if batch[0].loaded != nil {
+		switch {
+		case batch[0].loaded != nil:
 			batch[0].loaded(j.load())
 			continue
+		case batch[0].compacted != nil:
+			j.endCompaction(batch[0].compacted)
+			continue
 		}
-		var position uint64
-		err := j.db.Update(func(tx *bolt.Tx) (err error) {
-			position, err = apply(tx, batch, j.mark.position())
-			return err
-		})
+		err := j.commit(batch)
 		if err != nil {
-			err = records.Errorf(records.ClassUnavailable, "write journal %s: %w", j.db.Path(), err)
-		} else {
-			j.mark.advance(position)
+			err = records.Errorf(records.ClassUnavailable, "write journal %s: %w", j.path, err)
 		}
 		for _, r := range batch {
 			r.written(err)
 		}
+		if j.compaction == nil && !j.log.broken && j.log.at.offset >= j.log.compactAt {
+			j.beginCompaction()
+		}
 	}
 }
 
-// next waits for a load, or for all the changes that come before one.
+// commit makes a batch of changes durable.
+func (j *Journal) commit(batch []request) error {
+	if j.log.broken {
+		if err := j.rewrite(); err != nil {
+			return err
+		}
+	}
+	j.log.begin(max(j.log.at.position, j.mark.position()) + 1)
+	for _, r := range batch {
+		j.log.payload = appendChanges(j.log.payload, r.change)
+	}
+	if err := j.log.append(); err != nil {
+		return err
+	}
+	j.wrote = true
+	j.mark.advance(j.log.at.position)
+	return nil
+}
+
+// finish leaves an empty batch behind those of this life. A batch that another one
+// follows was durable, so whatever is missing of it is known to be damage.
+func (j *Journal) finish() {
+	j.dropCompaction()
+	if j.wrote && !j.log.broken {
+		j.log.begin(j.log.at.position)
+		_ = j.log.append() // all that was answered is durable already
+	}
+}
+
+// next waits for a load, or news, or for all the changes that come before one.
 func (j *Journal) next() []request {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -287,22 +332,28 @@ func (j *Journal) next() []request {
 		j.wake.Wait()
 	}
 	n := 1
-	if j.pending[0].loaded == nil {
-		for n < len(j.pending) && n < ChangesPerCommit && j.pending[n].loaded == nil {
+	if j.pending[0].written != nil {
+		for n < len(j.pending) && n < ChangesPerCommit && j.pending[n].written != nil {
 			n++
 		}
 	}
 	batch := append([]request(nil), j.pending[:n]...)
-	j.pending = append(j.pending[:0], j.pending[n:]...)
+	rest := append(j.pending[:0], j.pending[n:]...)
+	clear(j.pending[len(rest):])
+	j.pending = rest
 	return batch
 }
 
 func (j *Journal) load() (nodes.JournalContent, error) {
-	content, position, err := read(j.db)
-	if err != nil {
-		return nodes.JournalContent{}, fmt.Errorf("load journal %s: %w", j.db.Path(), err)
+	all, err := j.log.read()
+	var content nodes.JournalContent
+	if err == nil {
+		content, err = all.content()
 	}
-	marked := j.mark.position()
+	if err != nil {
+		return nodes.JournalContent{}, fmt.Errorf("load journal %s: %w", j.path, err)
+	}
+	position, marked := j.log.at.position, j.mark.position()
 	if position > marked {
 		j.mark.advance(position) // the first load of a boot
 	}

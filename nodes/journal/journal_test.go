@@ -3,7 +3,6 @@ package journal
 import (
 	"bufio"
 	"bytes"
-	"encoding/hex"
 	"errors"
 	"flag"
 	"fmt"
@@ -19,6 +18,7 @@ import (
 	"go.uber.org/goleak"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/errand-run/errand/cluster/records"
 	recordv1 "github.com/errand-run/errand/messages/errand/record/v1"
 	"github.com/errand-run/errand/nodes"
 )
@@ -64,7 +64,13 @@ func write(t *testing.T, j *Journal, change nodes.JournalChange) {
 	}
 }
 
-func load(t *testing.T, j *Journal) nodes.JournalContent {
+// failer is a testing.TB or a *rapid.T.
+type failer interface {
+	Helper()
+	Fatal(args ...any)
+}
+
+func load(t failer, j *Journal) nodes.JournalContent {
 	t.Helper()
 	type loaded struct {
 		content nodes.JournalContent
@@ -123,7 +129,7 @@ func TestJournalLoadSeesEveryWriteBeforeIt(t *testing.T) {
 
 func TestJournalChangesThatMeetShareACommit(t *testing.T) {
 	j := mustOpen(t, t.TempDir())
-	before := commits(t, j)
+	before := j.log.at.offset
 	const writes = 2000
 	done := make(chan error, writes)
 	for i := range writes {
@@ -134,18 +140,10 @@ func TestJournalChangesThatMeetShareACommit(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if n := commits(t, j) - before; n > writes/2 {
-		t.Errorf("%d commits for %d changes", n, writes)
+	load(t, j)
+	if n := (j.log.at.offset - before) / sectorBytes; n > writes/2 {
+		t.Errorf("%d sectors for %d changes", n, writes)
 	}
-}
-
-func commits(t *testing.T, j *Journal) (n int) {
-	t.Helper()
-	must(t, j.db.View(func(tx *bolt.Tx) error {
-		n = tx.ID()
-		return nil
-	}))
-	return n
 }
 
 func TestJournalOfAHeldDirectoryNamesDirectoryAndHolder(t *testing.T) {
@@ -193,40 +191,14 @@ func TestJournalThatIsDamagedIsRefused(t *testing.T) {
 			must(t, err)
 			must(t, db.Close())
 		},
-		"an entry that is none": func(t *testing.T, path string) {
-			change(t, path, func(tx *bolt.Tx) error {
-				return tx.Bucket(entriesBucket).Put(key(nodes.PlacementKey{Run: "r.a.b"}), seal(key(nodes.PlacementKey{Run: "r.a.b"}), []byte{0xff}))
-			})
-		},
-		"an entry without a checksum": func(t *testing.T, path string) {
-			change(t, path, func(tx *bolt.Tx) error {
-				return tx.Bucket(entriesBucket).Put(key(nodes.PlacementKey{Run: "r.a.b"}), []byte{1})
-			})
-		},
-		"an entry that is gone": func(t *testing.T, path string) {
-			change(t, path, func(tx *bolt.Tx) error {
-				return tx.Bucket(entriesBucket).Delete(key(nodes.PlacementKey{Run: "r.a.b", Attempt: 7, Placement: 1}))
-			})
-		},
-		"an entry that is back": func(t *testing.T, path string) {
-			change(t, path, func(tx *bolt.Tx) error {
-				k := key(nodes.PlacementKey{Run: "r.a.b", Attempt: 2, Placement: 9})
-				data, err := proto.Marshal(entry("r.a.b", 2, 9))
-				must(t, err)
-				return tx.Bucket(entriesBucket).Put(k, seal(k, data))
-			})
-		},
-		"a head that is gone": func(t *testing.T, path string) {
-			change(t, path, func(tx *bolt.Tx) error { return tx.Bucket(headBucket).Delete(tallyKey) })
-		},
-		"an entry in the place of another": func(t *testing.T, path string) {
-			change(t, path, func(tx *bolt.Tx) error {
-				data, err := proto.Marshal(entry("r.a.b", 1, 1))
-				must(t, err)
-				k := key(nodes.PlacementKey{Run: "r.a.b", Attempt: 2, Placement: 1})
-				return tx.Bucket(entriesBucket).Put(k, seal(k, data))
-			})
-		},
+		"an entry that is none": appended(func(l *log) {
+			l.payload = appendChange(l.payload, changePut, key(nodes.PlacementKey{Run: "r.a.b"}), []byte{0xff})
+		}),
+		"a change that is none":      appended(func(l *log) { l.payload = append(l.payload, 9, 0, 0) }),
+		"a change that does not end": appended(func(l *log) { l.payload = append(l.payload, changePut, 200) }),
+		"an entry in the place of another": appended(func(l *log) {
+			l.payload = appendChange(l.payload, changePut, key(nodes.PlacementKey{Run: "r.a.b", Attempt: 2, Placement: 1}), records.Encode(entry("r.a.b", 1, 1)))
+		}),
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()
@@ -252,12 +224,14 @@ func TestJournalThatIsDamagedIsRefused(t *testing.T) {
 	}
 }
 
-func TestJournalOfAnotherFormatIsRefusedAsThat(t *testing.T) {
-	dir := t.TempDir()
-	must(t, mustOpen(t, dir).Close())
-	change(t, filepath.Join(dir, FileName), func(tx *bolt.Tx) error { return tx.Bucket(headBucket).Put(formatKey, []byte("1")) })
-	if _, err := Open(dir, ""); !errors.Is(err, ErrFormat) || errors.Is(err, ErrDamaged) || !strings.Contains(err.Error(), `format "1"`) {
-		t.Errorf("error %v", err)
+// appended appends a batch that no journal writes, with checksums that are right.
+func appended(batch func(*log)) func(t *testing.T, path string) {
+	return func(t *testing.T, path string) {
+		l, err := openFile(directory(filepath.Dir(path)), path, roomBytes)
+		must(t, err)
+		l.begin(l.at.position + 1)
+		batch(l)
+		must(t, errors.Join(l.append(), l.file.Close()))
 	}
 }
 
@@ -308,7 +282,7 @@ func TestJournalThatWasKilledHoldsWhatItAcknowledged(t *testing.T) {
 
 // writeForEver acknowledges each durable change by a line with its number.
 func writeForEver(dir string) {
-	j, err := Open(dir, "")
+	j, err := onDisk(directory(dir), "", 64<<10) // which is soon made anew, again and again
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
@@ -329,7 +303,7 @@ func writeForEver(dir string) {
 }
 
 // TestJournalFormatIsThatOfTheGoldenFile keeps what a released version wrote
-// readable: the keys and the values, in hexadecimal.
+// readable: in hexadecimal the changes with keys and values, a head, and a sector.
 func TestJournalFormatIsThatOfTheGoldenFile(t *testing.T) {
 	j := mustOpen(t, t.TempDir())
 	code := int32(143)
@@ -347,21 +321,19 @@ func TestJournalFormatIsThatOfTheGoldenFile(t *testing.T) {
 		}},
 	})
 	var got strings.Builder
-	must(t, j.db.View(func(tx *bolt.Tx) error {
-		for _, bucket := range [][]byte{headBucket, entriesBucket} {
-			err := tx.Bucket(bucket).ForEach(func(k, v []byte) error {
-				fmt.Fprintf(&got, "%s %s %s\n", bucket, hex.EncodeToString(k), hex.EncodeToString(v))
-				return nil
-			})
-			if err != nil {
-				return err
-			}
-		}
-		return nil
+	load(t, j)
+	must(t, j.log.each(j.log.head.start(), j.log.at, func(position uint64, changes []byte) error {
+		return eachChange(changes, func(kind byte, key, value []byte) error {
+			fmt.Fprintf(&got, "%d %d %x %x\n", position, kind, key, value)
+			return nil
+		})
 	}))
-	path := filepath.Join("testdata", "format-2.txt")
+	begin := head{id: "an id", salt: 1, sealed: 2}
+	fmt.Fprintf(&got, "head %x\n", bytes.TrimRight(begin.bytes(), "\x00"))
+	sectors, _ := appendSectors(nil, begin.start(), append([]byte{0, 0, 0, 0, 0, 0, 0, 7}, "changes"...))
+	fmt.Fprintf(&got, "sector %x\n", sectors)
+	path := filepath.Join("testdata", "format-3.txt")
 	if *update {
-		must(t, os.MkdirAll("testdata", 0o755))
 		must(t, os.WriteFile(path, []byte(got.String()), 0o644))
 	}
 	want, err := os.ReadFile(path)
@@ -371,17 +343,9 @@ func TestJournalFormatIsThatOfTheGoldenFile(t *testing.T) {
 	}
 }
 
-func must(t *testing.T, err error) {
+func must(t failer, err error) {
 	t.Helper()
 	if err != nil {
 		t.Fatal(err)
 	}
-}
-
-func change(t *testing.T, path string, f func(*bolt.Tx) error) {
-	t.Helper()
-	db, err := bolt.Open(path, fileMode, options())
-	must(t, err)
-	must(t, db.Update(f))
-	must(t, db.Close())
 }

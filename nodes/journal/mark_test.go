@@ -7,8 +7,6 @@ import (
 	"path/filepath"
 	"testing"
 
-	bolt "go.etcd.io/bbolt"
-
 	recordv1 "github.com/errand-run/errand/messages/errand/record/v1"
 	"github.com/errand-run/errand/nodes"
 )
@@ -57,19 +55,6 @@ func TestJournalThatIsPutBackSaysSoUntilItIsWritten(t *testing.T) {
 			life(t, dir, marks, func(j *Journal) { put1(t, j, "r.a.b") })
 			putBack(t, dir)
 			must(t, os.RemoveAll(marks))
-		}},
-		{name: "written by a version without positions", between: func(t *testing.T, dir, _ string) {
-			db, err := bolt.Open(path(dir), fileMode, options())
-			must(t, err)
-			must(t, db.Update(func(tx *bolt.Tx) error {
-				head := tx.Bucket(headBucket)
-				position := append([]byte(nil), head.Get(positionKey)...)
-				if _, err := apply(tx, []request{{change: nodes.JournalChange{Puts: []*recordv1.JournalEntry{entry("r.a.c", 1, 1)}}}}, 0); err != nil {
-					return err
-				}
-				return head.Put(positionKey, position)
-			}))
-			must(t, db.Close())
 		}},
 		{name: "another journal in its place", between: func(t *testing.T, dir, marks string) {
 			must(t, os.Remove(path(dir)))
