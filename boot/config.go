@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/errand-run/errand/cluster/records"
 	"github.com/errand-run/errand/nodes"
@@ -54,6 +55,8 @@ const (
 	// ImagePullsDefault is how many images are pulled at a time.
 	ImagePullsDefault = 3
 	ImagePullsMax     = 64
+	// ImageMaxAgeDefault is how long a pulled image is kept that nothing uses.
+	ImageMaxAgeDefault = 30 * 24 * time.Hour
 )
 
 // ListenNone as Config.Listen means a node without an address: only this process
@@ -94,6 +97,11 @@ type Config struct {
 	RegistryPlain []string
 	// ImagePulls is how many images are pulled at a time.
 	ImagePulls int32
+	// ImageMaxAge is how long a pulled image is kept that nothing uses, ImageMaxBytes
+	// what pulled images may take: 30 days and a quarter of their disk by default. A
+	// negative one is no bound.
+	ImageMaxAge   time.Duration
+	ImageMaxBytes int64
 	// EtcdEndpoints is an outside etcd; empty means the embedded one.
 	EtcdEndpoints []string
 	// EtcdCA, EtcdCert and EtcdKey are PEM files for mTLS to an outside etcd.
@@ -214,6 +222,7 @@ func (c *Config) setDefaults() {
 	setDefault(&c.MemoryBytes, machineMemory())
 	setDefault(&c.LogBytes, LogBytesDefault)
 	setDefault(&c.ImagePulls, ImagePullsDefault)
+	setDefault(&c.ImageMaxAge, ImageMaxAgeDefault)
 	if len(c.Drivers) == 0 {
 		c.Drivers = []string{DriversAuto}
 	}

@@ -18,6 +18,7 @@ import (
 	"github.com/errand-run/errand/nodes/pool"
 	"github.com/errand-run/errand/nodes/sandbox"
 	"github.com/errand-run/errand/nodes/sandbox/containerd"
+	"github.com/errand-run/errand/nodes/sandbox/containerd/images"
 	"github.com/errand-run/errand/nodes/sandbox/containerd/private"
 	"github.com/errand-run/errand/nodes/sandbox/guest"
 	"github.com/errand-run/errand/nodes/sandbox/null"
@@ -188,7 +189,7 @@ func (h *sandboxHost) open(ctx context.Context, name string) (sandbox.Driver, er
 		Address: address, Namespace: h.settings.ContainerdNamespace, NodeUUID: h.storage.uuid,
 		Dir: filepath.Join(dir, "sandboxes"), Init: helper,
 		LogSegmentBytes: h.settings.LogBytes / logSegments, LogSegments: logSegments, Log: h.log.Named(name),
-		Images: pulling,
+		Images: pulling, Bounds: images.Bounds{AgeMax: h.settings.ImageMaxAge, BytesMax: h.settings.ImageMaxBytes},
 	})
 	if err != nil {
 		return nil, err

@@ -46,6 +46,8 @@ func knobs(asked *request) *pflag.FlagSet {
 	flags.StringVar(&config.RegistryAuth, "registry-auth", "", "a docker config file with credentials for registries; none by default")
 	flags.StringVar(&config.RegistryCA, "registry-ca", "", "PEM file of authorities that sign registries, beside those of the system")
 	flags.StringSliceVar(&config.RegistryPlain, "registry-plain", nil, "registries, as host:port, that are spoken with unencrypted; those on loopback always are")
+	flags.DurationVar(&config.ImageMaxAge, "image-max-age", boot.ImageMaxAgeDefault, "how long a pulled image is kept that nothing uses, as in 720h; negative is for ever")
+	flags.Int64Var(&config.ImageMaxBytes, "image-max-bytes", 0, "what pulled images may take, in bytes; a quarter of their disk by default, negative is no bound")
 	flags.Int32Var(&config.ImagePulls, "image-pulls", boot.ImagePullsDefault, "how many images are pulled at a time (1 to 64)")
 	flags.StringSliceVar(&config.EtcdEndpoints, "etcd-endpoints", nil, "an outside etcd, as host:port or URLs; the embedded one by default")
 	flags.StringVar(&config.EtcdCA, "etcd-ca", "", "PEM file of the authority that signed etcd's certificate")

@@ -76,6 +76,8 @@ type Config struct {
 	LogSegments     int
 	// Images says how images are pulled and kept; its Snapshotter and Log are those above.
 	Images images.Config
+	// Bounds are those of the images that were pulled.
+	Bounds images.Bounds
 	// Log hears of what an operator must know. Default: nobody.
 	Log *zap.Logger
 }
@@ -151,6 +153,7 @@ func New(ctx context.Context, config Config) (*Driver, error) {
 		_ = c.Close()
 		return nil, err
 	}
+	d.later.Go(func() { d.store.Keep(d.open, config.Bounds) })
 	return d, nil
 }
 
