@@ -51,6 +51,10 @@ generate: ## Write the generated code anew
 	cd tools && go run ./generate ../messages
 	gofmt -w messages
 
+.PHONY: torture
+torture: packages ## Kill a daemon under load KILLS times (200) with each driver; nothing may be lost, started twice or left
+	ERRAND_TORTURE_KILLS=$(or $(KILLS),200) go test -timeout 60m ./simulation/daemon -v -count 1 -run '^TestTorture'
+
 .PHONY: bench
 bench: packages build ## Measure against the bars of docs/benchmarks.md (BENCH="-short -only exit,process -o json")
 	go run ./simulation/bench $(BENCH)

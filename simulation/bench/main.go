@@ -59,6 +59,7 @@ var benches = []bench{
 	{"process", processDriver},
 	{"containers", containers},
 	{"ctr", againstCtr},
+	{"adoption", adoption},
 	{"live", liveRuns},
 	{"history", finishedRuns},
 	{"simulation", simulated},
