@@ -22,6 +22,8 @@ var longCalls = map[string]bool{
 	errandv1connect.RunServiceChangesProcedure:  true,
 	errandv1connect.RunServiceWaitProcedure:     true,
 	errandv1connect.RunServiceLogsProcedure:     true,
+	errandv1connect.RunServiceExecProcedure:     true,
+	errandv1connect.RunServiceCopyFromProcedure: true,
 	errandv1connect.ImageServiceImportProcedure: true,
 	errandv1connect.ImageServicePullProcedure:   true,
 }
@@ -132,15 +134,18 @@ func (s *Server) withDeadlines(next http.Handler) http.Handler {
 		controller := http.NewResponseController(w)
 		if r.Body != nil && r.Body != http.NoBody {
 			body := &timedBody{ReadCloser: r.Body, controller: controller, stopping: s.stopping}
-			if r.URL.Path == errandv1connect.ImageServiceImportProcedure {
+			switch {
+			case openEnded[r.URL.Path]:
+				r = withEndOfBody(r, body)
+			case r.URL.Path == errandv1connect.ImageServiceImportProcedure:
 				body.idle = importIdleTimeout
-			} else {
+			default:
 				body.deadline(time.Now().Add(bodyTimeout))
 			}
 			defer body.end()
 			defer context.AfterFunc(s.stopping, body.cut)()
 			r.Body = body
-			if body.idle == 0 {
+			if body.idle == 0 && !openEnded[r.URL.Path] {
 				r.Body = &boundedBody{ReadCloser: body, left: requestBytesMax}
 			}
 		}

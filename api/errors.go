@@ -26,6 +26,11 @@ const (
 	CodeRunNotFound         Code = "RUN_NOT_FOUND"
 	CodeRunAmbiguous        Code = "RUN_AMBIGUOUS"
 	CodeRunTerminal         Code = "RUN_TERMINAL"
+	CodeRunNotRunning       Code = "RUN_NOT_RUNNING"
+	CodeRunElsewhere        Code = "RUN_ELSEWHERE"
+	CodeNotSupported        Code = "NOT_SUPPORTED"
+	CodeFileNotFound        Code = "FILE_NOT_FOUND"
+	CodeFileUnreadable      Code = "FILE_UNREADABLE"
 	CodeAttemptNotFound     Code = "ATTEMPT_NOT_FOUND"
 	CodeLogElsewhere        Code = "LOG_ELSEWHERE"
 	CodeLogUnreadable       Code = "LOG_UNREADABLE"
@@ -73,6 +78,11 @@ var codeTable = [...]CodeMeaning{
 	{CodeRunNotFound, connect.CodeNotFound, "No run has this id or prefix.", false},
 	{CodeRunAmbiguous, connect.CodeInvalidArgument, "Several runs begin with this prefix.", false},
 	{CodeRunTerminal, connect.CodeFailedPrecondition, "The run has ended, so it can not be canceled.", false},
+	{CodeRunNotRunning, connect.CodeFailedPrecondition, "The run does not run, so there is no sandbox to look into.", false},
+	{CodeRunElsewhere, connect.CodeUnavailable, "The run runs on another node, which the text names.", true},
+	{CodeNotSupported, connect.CodeUnimplemented, "The run's driver can not do this.", false},
+	{CodeFileNotFound, connect.CodeNotFound, "The sandbox has no such file or directory.", false},
+	{CodeFileUnreadable, connect.CodeInternal, "A file can not be read; the text says why.", false},
 	{CodeAttemptNotFound, connect.CodeNotFound, "The run has no attempt of this number.", false},
 	{CodeLogElsewhere, connect.CodeUnavailable, "The log lies on another node, which the text names.", true},
 	{CodeLogUnreadable, connect.CodeInternal, "The log's files can not be read.", true},

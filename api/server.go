@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/http/pprof"
 	"runtime/debug"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -33,6 +34,8 @@ type Config struct {
 	Images Images
 	// Pulls is nil on such a node too.
 	Pulls Pulls
+	// Sandboxes is nil on a node that lets nobody into them.
+	Sandboxes Sandboxes
 	// Drivers are the sandbox drivers that are enabled, the default one first.
 	Drivers []string
 	// Now is time.Now unless set.
@@ -145,7 +148,13 @@ func (s *Server) routes() http.Handler {
 	// What the others read is bounded by boundedBody and boundedGzip.
 	images := append(options, connect.WithReadMaxBytes(importMessageMax))
 	rpc := http.NewServeMux()
-	rpc.Handle(errandv1connect.NewRunServiceHandler(&runService{s}, options...))
+	runs := append(slices.Clone(options), connect.WithConditionalHandlerOptions(func(spec connect.Spec) []connect.HandlerOption {
+		if openEnded[spec.Procedure] {
+			return []connect.HandlerOption{connect.WithReadMaxBytes(execMessageMax)}
+		}
+		return nil
+	}))
+	rpc.Handle(errandv1connect.NewRunServiceHandler(&runService{s}, runs...))
 	rpc.Handle(errandv1connect.NewNodeServiceHandler(&nodeService{s}, options...))
 	rpc.Handle(errandv1connect.NewImageServiceHandler(&imageService{s}, images...))
 

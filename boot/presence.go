@@ -102,7 +102,8 @@ func (p *presence) start(ctx context.Context) error {
 func (p *presence) serverConfig() (api.Config, error) {
 	config := api.Config{
 		Node: p.parts.Settings.Name, Keys: p.parts.Cluster.keys, Store: p.parts.Cluster.store, Router: p.parts.Agent.node.Router(),
-		Logs: nodelogs.New(p.parts.Storage.logDir), Images: p.parts.Host.images(), Pulls: p.parts.Host.pulls(), Drivers: p.parts.Host.enabled,
+		Logs: nodelogs.New(p.parts.Storage.logDir), Images: p.parts.Host.images(), Pulls: p.parts.Host.pulls(),
+		Sandboxes: p.parts.Host, Drivers: p.parts.Host.enabled,
 		Rand: systemRand{}, Dev: p.parts.Settings.Dev, Gatherer: p.parts.Metrics.gatherer, Registerer: p.parts.Metrics, Log: p.log,
 		Ready: p.unready,
 	}

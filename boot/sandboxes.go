@@ -40,6 +40,8 @@ type sandboxHost struct {
 	metrics  *metrics
 
 	pool *pool.Pool
+	// inside are the drivers by their names, as they let others into their sandboxes.
+	inside map[string]sandbox.Driver
 	// drivers are those that are open, the default one first, enabled their names.
 	drivers    []sandbox.Driver
 	enabled    []string
@@ -60,7 +62,9 @@ func (h *sandboxHost) start(ctx context.Context) error {
 		return errors.Join(err, h.stop(patient))
 	}
 	named := map[string]sandbox.Driver{}
+	h.inside = map[string]sandbox.Driver{}
 	for i, driver := range h.drivers {
+		h.inside[driver.Name()] = driver
 		if h.parts.LogSink != nil {
 			driver = tapped(driver, h.parts.LogSink, nodelogs.New(h.storage.logDir), h.log.Named("sink"))
 			h.drivers[i] = driver
@@ -230,6 +234,24 @@ func (h *sandboxHost) containerdAddress(ctx context.Context) (string, error) {
 		return "", err
 	}
 	return h.private.Address(), nil
+}
+
+// Exec implements api.Sandboxes.
+func (h *sandboxHost) Exec(ctx context.Context, driver, id string, exec sandbox.Exec) (sandbox.ExecEnd, error) {
+	inside, ok := h.inside[driver].(sandbox.Execs)
+	if !ok {
+		return sandbox.ExecEnd{}, records.Errorf(records.ClassInvalid, "the %s driver runs nothing beside a run's command", driver)
+	}
+	return inside.Exec(ctx, id, exec)
+}
+
+// RootOf implements api.Sandboxes.
+func (h *sandboxHost) RootOf(ctx context.Context, driver, id string) (string, error) {
+	inside, ok := h.inside[driver].(sandbox.Roots)
+	if !ok {
+		return "", records.Errorf(records.ClassInvalid, "the %s driver shows no files of its sandboxes", driver)
+	}
+	return inside.RootOf(ctx, id)
 }
 
 // stop releases the drivers. Sandboxes go on; a private containerd goes with the

@@ -95,13 +95,17 @@ type Config struct {
 // Client calls one node. Its methods may be called from many goroutines, which share
 // its connections.
 type Client struct {
-	address  string
-	http     *http.Client
-	runs     errandv1connect.RunServiceClient
-	nodes    errandv1connect.NodeServiceClient
-	images   errandv1connect.ImageServiceClient
-	patience Patience
-	retrying func(Retry)
+	address string
+	http    *http.Client
+	runs    errandv1connect.RunServiceClient
+	// duplex is over connections on which both sides can send at the same time, and
+	// duplexHTTP has them.
+	duplex     errandv1connect.RunServiceClient
+	duplexHTTP *http.Client
+	nodes      errandv1connect.NodeServiceClient
+	images     errandv1connect.ImageServiceClient
+	patience   Patience
+	retrying   func(Retry)
 	// reached tells whether the node was ever heard; it is shared with Once.
 	reached *atomic.Bool
 }
@@ -115,22 +119,30 @@ func New(config Config) (*Client, error) {
 	if err := config.Token.check(); err != nil {
 		return nil, fmt.Errorf("errand client: %w", err)
 	}
-	transport := config.Transport
+	transport, duplex := config.Transport, config.Transport
 	if transport == nil {
 		transport = newTransport()
+		both := newTransport()
+		both.Protocols = &http.Protocols{}
+		both.Protocols.SetUnencryptedHTTP2(true)
+		both.Protocols.SetHTTP2(true)
+		duplex = both
 	}
-	c := &Client{
-		address: address,
-		http: &http.Client{
+	over := func(transport http.RoundTripper) *http.Client {
+		return &http.Client{
 			Transport: &bearer{token: config.Token, next: transport},
 			// A redirect could carry the token elsewhere; an API has no need of any.
 			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
-		},
+		}
+	}
+	c := &Client{
+		address: address, http: over(transport), duplexHTTP: over(duplex),
 		patience: config.Patience.complete(), retrying: config.Retrying, reached: &atomic.Bool{},
 	}
 	// Compression costs more than it saves on the short way to a node.
 	options := []connect.ClientOption{connect.WithAcceptCompression("gzip", nil, nil)}
 	c.runs = errandv1connect.NewRunServiceClient(c.http, address, options...)
+	c.duplex = errandv1connect.NewRunServiceClient(c.duplexHTTP, address, options...)
 	c.nodes = errandv1connect.NewNodeServiceClient(c.http, address, options...)
 	c.images = errandv1connect.NewImageServiceClient(c.http, address, options...)
 	return c, nil
@@ -150,7 +162,10 @@ func (c *Client) Once() *Client {
 }
 
 // Close closes the connections that are not in use. Calls under way go on.
-func (c *Client) Close() { c.http.CloseIdleConnections() }
+func (c *Client) Close() {
+	c.http.CloseIdleConnections()
+	c.duplexHTTP.CloseIdleConnections()
+}
 
 func newTransport() *http.Transport {
 	dialer := &net.Dialer{

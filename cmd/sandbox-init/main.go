@@ -5,12 +5,13 @@
 //go:debug updatemaxprocs=0
 
 // Command sandbox-init is the one small binary that stands around a sandbox's
-// command. It has three modes, named by the first argument:
+// command. It has four modes, named by the first argument:
 //
 //	init       PID 1 of a sandbox: starts the command, forwards signals, reaps, and
 //	           leaves in the status file how it ended
 //	log        writes the log of a container (containerd's binary:// logger)
 //	supervise  is the init and the supervisor of a host command
+//	enter      becomes a command beside that of a sandbox which runs
 //
 // It is static and depends on the standard library and x/sys only. Drivers get it
 // from package guest. What drivers and modes agree on stands with each mode.
@@ -26,7 +27,7 @@ const exitSetup = 125
 
 func main() {
 	if len(os.Args) < 2 {
-		fail("usage: sandbox-init init|log|supervise ...")
+		fail("usage: sandbox-init init|log|supervise|enter ...")
 	}
 	switch args := os.Args[2:]; os.Args[1] {
 	case "init":
@@ -35,6 +36,8 @@ func main() {
 		os.Exit(runLog(args))
 	case "supervise":
 		os.Exit(runSupervise(args))
+	case "enter":
+		os.Exit(runEnter(args))
 	default:
 		fail("unknown mode %q", os.Args[1])
 	}

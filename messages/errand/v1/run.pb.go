@@ -2295,7 +2295,7 @@ var File_errand_v1_run_proto protoreflect.FileDescriptor
 
 const file_errand_v1_run_proto_rawDesc = "" +
 	"\n" +
-	"\x13errand/v1/run.proto\x12\terrand.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xf8\x04\n" +
+	"\x13errand/v1/run.proto\x12\terrand.v1\x1a\x14errand/v1/exec.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xf8\x04\n" +
 	"\aRunSpec\x12\x16\n" +
 	"\x06driver\x18\x01 \x01(\tR\x06driver\x12\x14\n" +
 	"\x05image\x18\x02 \x01(\tR\x05image\x12\x18\n" +
@@ -2525,7 +2525,7 @@ const file_errand_v1_run_proto_rawDesc = "" +
 	"\x06Stream\x12\x16\n" +
 	"\x12STREAM_UNSPECIFIED\x10\x00\x12\x11\n" +
 	"\rSTREAM_STDOUT\x10\x01\x12\x11\n" +
-	"\rSTREAM_STDERR\x10\x022\x9b\x04\n" +
+	"\rSTREAM_STDERR\x10\x022\x9f\x05\n" +
 	"\n" +
 	"RunService\x12C\n" +
 	"\x06Create\x12\x1b.errand.v1.CreateRunRequest\x1a\x1c.errand.v1.CreateRunResponse\x12:\n" +
@@ -2535,7 +2535,9 @@ const file_errand_v1_run_proto_rawDesc = "" +
 	"\aChanges\x12\x1c.errand.v1.RunChangesRequest\x1a\x1d.errand.v1.RunChangesResponse0\x01\x12C\n" +
 	"\x06Cancel\x12\x1b.errand.v1.CancelRunRequest\x1a\x1c.errand.v1.CancelRunResponse\x129\n" +
 	"\x04Logs\x12\x16.errand.v1.LogsRequest\x1a\x17.errand.v1.LogsResponse0\x01\x12=\n" +
-	"\x04Wait\x12\x19.errand.v1.WaitRunRequest\x1a\x1a.errand.v1.WaitRunResponseB:Z8github.com/errand-run/errand/messages/errand/v1;errandv1b\x06proto3"
+	"\x04Wait\x12\x19.errand.v1.WaitRunRequest\x1a\x1a.errand.v1.WaitRunResponse\x12;\n" +
+	"\x04Exec\x12\x16.errand.v1.ExecRequest\x1a\x17.errand.v1.ExecResponse(\x010\x01\x12E\n" +
+	"\bCopyFrom\x12\x1a.errand.v1.CopyFromRequest\x1a\x1b.errand.v1.CopyFromResponse0\x01B:Z8github.com/errand-run/errand/messages/errand/v1;errandv1b\x06proto3"
 
 var (
 	file_errand_v1_run_proto_rawDescOnce sync.Once
@@ -2589,6 +2591,10 @@ var file_errand_v1_run_proto_goTypes = []any{
 	nil,                           // 34: errand.v1.RunChangesRequest.LabelsEntry
 	(*durationpb.Duration)(nil),   // 35: google.protobuf.Duration
 	(*timestamppb.Timestamp)(nil), // 36: google.protobuf.Timestamp
+	(*ExecRequest)(nil),           // 37: errand.v1.ExecRequest
+	(*CopyFromRequest)(nil),       // 38: errand.v1.CopyFromRequest
+	(*ExecResponse)(nil),          // 39: errand.v1.ExecResponse
+	(*CopyFromResponse)(nil),      // 40: errand.v1.CopyFromResponse
 }
 var file_errand_v1_run_proto_depIdxs = []int32{
 	30, // 0: errand.v1.RunSpec.env:type_name -> errand.v1.RunSpec.EnvEntry
@@ -2648,16 +2654,20 @@ var file_errand_v1_run_proto_depIdxs = []int32{
 	22, // 54: errand.v1.RunService.Cancel:input_type -> errand.v1.CancelRunRequest
 	24, // 55: errand.v1.RunService.Logs:input_type -> errand.v1.LogsRequest
 	28, // 56: errand.v1.RunService.Wait:input_type -> errand.v1.WaitRunRequest
-	12, // 57: errand.v1.RunService.Create:output_type -> errand.v1.CreateRunResponse
-	14, // 58: errand.v1.RunService.Get:output_type -> errand.v1.GetRunResponse
-	16, // 59: errand.v1.RunService.List:output_type -> errand.v1.ListRunsResponse
-	18, // 60: errand.v1.RunService.Watch:output_type -> errand.v1.WatchRunResponse
-	20, // 61: errand.v1.RunService.Changes:output_type -> errand.v1.RunChangesResponse
-	23, // 62: errand.v1.RunService.Cancel:output_type -> errand.v1.CancelRunResponse
-	25, // 63: errand.v1.RunService.Logs:output_type -> errand.v1.LogsResponse
-	29, // 64: errand.v1.RunService.Wait:output_type -> errand.v1.WaitRunResponse
-	57, // [57:65] is the sub-list for method output_type
-	49, // [49:57] is the sub-list for method input_type
+	37, // 57: errand.v1.RunService.Exec:input_type -> errand.v1.ExecRequest
+	38, // 58: errand.v1.RunService.CopyFrom:input_type -> errand.v1.CopyFromRequest
+	12, // 59: errand.v1.RunService.Create:output_type -> errand.v1.CreateRunResponse
+	14, // 60: errand.v1.RunService.Get:output_type -> errand.v1.GetRunResponse
+	16, // 61: errand.v1.RunService.List:output_type -> errand.v1.ListRunsResponse
+	18, // 62: errand.v1.RunService.Watch:output_type -> errand.v1.WatchRunResponse
+	20, // 63: errand.v1.RunService.Changes:output_type -> errand.v1.RunChangesResponse
+	23, // 64: errand.v1.RunService.Cancel:output_type -> errand.v1.CancelRunResponse
+	25, // 65: errand.v1.RunService.Logs:output_type -> errand.v1.LogsResponse
+	29, // 66: errand.v1.RunService.Wait:output_type -> errand.v1.WaitRunResponse
+	39, // 67: errand.v1.RunService.Exec:output_type -> errand.v1.ExecResponse
+	40, // 68: errand.v1.RunService.CopyFrom:output_type -> errand.v1.CopyFromResponse
+	59, // [59:69] is the sub-list for method output_type
+	49, // [49:59] is the sub-list for method input_type
 	49, // [49:49] is the sub-list for extension type_name
 	49, // [49:49] is the sub-list for extension extendee
 	0,  // [0:49] is the sub-list for field type_name
@@ -2668,6 +2678,7 @@ func file_errand_v1_run_proto_init() {
 	if File_errand_v1_run_proto != nil {
 		return
 	}
+	file_errand_v1_exec_proto_init()
 	file_errand_v1_run_proto_msgTypes[1].OneofWrappers = []any{}
 	file_errand_v1_run_proto_msgTypes[2].OneofWrappers = []any{}
 	file_errand_v1_run_proto_msgTypes[3].OneofWrappers = []any{}

@@ -116,6 +116,9 @@ func (d *Driver) killRest(ctx context.Context, x *box, wasAlive bool) (leftover 
 	lost := x.exit.Code == nil && x.exit.Reason == recordv1.Reason_REASON_SANDBOX_LOST
 	leftover = x.leftover || wasAlive && (lost || x.exit.Signal == int32(unix.SIGKILL))
 	x.mu.Unlock()
+	if err := x.awaitExecs(ctx); err != nil {
+		return true, records.Errorf(records.ClassDeadline, "kill sandbox %s: %w", x.meta.Info.ID, err)
+	}
 	if x.group == nil {
 		return leftover, nil
 	}

@@ -136,6 +136,8 @@ type box struct {
 	// killed tells that Kill killed a supervisor that hung, and all else with it.
 	killed      bool
 	logComplete bool
+	// execs are the commands that Exec has started; each is closed when it has ended.
+	execs map[chan struct{}]struct{}
 
 	// ended is closed when exit is known and nothing is left alive; gone when the
 	// supervisor is no more.

@@ -164,7 +164,7 @@ then teardown. Each execution is a run, a record that outlives its sandbox.`,
 	}
 	root.AddCommand(
 		a.runCommand(), a.runsCommand(), a.showCommand(), a.logsCommand(), a.waitCommand(),
-		a.cancelCommand(), a.imageCommand(), a.nodeCommand(), a.versionCommand(),
+		a.cancelCommand(), a.execCommand(), a.copyCommand(), a.imageCommand(), a.nodeCommand(), a.versionCommand(),
 	)
 	refuseUnknownTopics(root)
 	return root

@@ -52,6 +52,10 @@ const (
 	RunServiceLogsProcedure = "/errand.v1.RunService/Logs"
 	// RunServiceWaitProcedure is the fully-qualified name of the RunService's Wait RPC.
 	RunServiceWaitProcedure = "/errand.v1.RunService/Wait"
+	// RunServiceExecProcedure is the fully-qualified name of the RunService's Exec RPC.
+	RunServiceExecProcedure = "/errand.v1.RunService/Exec"
+	// RunServiceCopyFromProcedure is the fully-qualified name of the RunService's CopyFrom RPC.
+	RunServiceCopyFromProcedure = "/errand.v1.RunService/CopyFrom"
 )
 
 // RunServiceClient is a client for the errand.v1.RunService service.
@@ -79,6 +83,11 @@ type RunServiceClient interface {
 	Logs(context.Context, *v1.LogsRequest) (*connect.ServerStreamForClient[v1.LogsResponse], error)
 	// Wait answers when the run is terminal or the timeout has passed.
 	Wait(context.Context, *v1.WaitRunRequest) (*v1.WaitRunResponse, error)
+	// Run a command beside that of a run that is running, in the same sandbox. It ends
+	// with the call, and with the run. Needs HTTP/2.
+	Exec(context.Context) (*connect.BidiStreamForClientSimple[v1.ExecRequest, v1.ExecResponse], error)
+	// Copy a file or a directory out of a run that is running.
+	CopyFrom(context.Context, *v1.CopyFromRequest) (*connect.ServerStreamForClient[v1.CopyFromResponse], error)
 }
 
 // NewRunServiceClient constructs a client for the errand.v1.RunService service. By default, it uses
@@ -140,19 +149,33 @@ func NewRunServiceClient(httpClient connect.HTTPClient, baseURL string, opts ...
 			connect.WithSchema(runServiceMethods.ByName("Wait")),
 			connect.WithClientOptions(opts...),
 		),
+		exec: connect.NewClient[v1.ExecRequest, v1.ExecResponse](
+			httpClient,
+			baseURL+RunServiceExecProcedure,
+			connect.WithSchema(runServiceMethods.ByName("Exec")),
+			connect.WithClientOptions(opts...),
+		),
+		copyFrom: connect.NewClient[v1.CopyFromRequest, v1.CopyFromResponse](
+			httpClient,
+			baseURL+RunServiceCopyFromProcedure,
+			connect.WithSchema(runServiceMethods.ByName("CopyFrom")),
+			connect.WithClientOptions(opts...),
+		),
 	}
 }
 
 // runServiceClient implements RunServiceClient.
 type runServiceClient struct {
-	create  *connect.Client[v1.CreateRunRequest, v1.CreateRunResponse]
-	get     *connect.Client[v1.GetRunRequest, v1.GetRunResponse]
-	list    *connect.Client[v1.ListRunsRequest, v1.ListRunsResponse]
-	watch   *connect.Client[v1.WatchRunRequest, v1.WatchRunResponse]
-	changes *connect.Client[v1.RunChangesRequest, v1.RunChangesResponse]
-	cancel  *connect.Client[v1.CancelRunRequest, v1.CancelRunResponse]
-	logs    *connect.Client[v1.LogsRequest, v1.LogsResponse]
-	wait    *connect.Client[v1.WaitRunRequest, v1.WaitRunResponse]
+	create   *connect.Client[v1.CreateRunRequest, v1.CreateRunResponse]
+	get      *connect.Client[v1.GetRunRequest, v1.GetRunResponse]
+	list     *connect.Client[v1.ListRunsRequest, v1.ListRunsResponse]
+	watch    *connect.Client[v1.WatchRunRequest, v1.WatchRunResponse]
+	changes  *connect.Client[v1.RunChangesRequest, v1.RunChangesResponse]
+	cancel   *connect.Client[v1.CancelRunRequest, v1.CancelRunResponse]
+	logs     *connect.Client[v1.LogsRequest, v1.LogsResponse]
+	wait     *connect.Client[v1.WaitRunRequest, v1.WaitRunResponse]
+	exec     *connect.Client[v1.ExecRequest, v1.ExecResponse]
+	copyFrom *connect.Client[v1.CopyFromRequest, v1.CopyFromResponse]
 }
 
 // Create calls errand.v1.RunService.Create.
@@ -215,6 +238,16 @@ func (c *runServiceClient) Wait(ctx context.Context, req *v1.WaitRunRequest) (*v
 	return nil, err
 }
 
+// Exec calls errand.v1.RunService.Exec.
+func (c *runServiceClient) Exec(ctx context.Context) (*connect.BidiStreamForClientSimple[v1.ExecRequest, v1.ExecResponse], error) {
+	return c.exec.CallBidiStreamSimple(ctx)
+}
+
+// CopyFrom calls errand.v1.RunService.CopyFrom.
+func (c *runServiceClient) CopyFrom(ctx context.Context, req *v1.CopyFromRequest) (*connect.ServerStreamForClient[v1.CopyFromResponse], error) {
+	return c.copyFrom.CallServerStream(ctx, connect.NewRequest(req))
+}
+
 // RunServiceHandler is an implementation of the errand.v1.RunService service.
 type RunServiceHandler interface {
 	// Create records a run and answers once it is durable. With an idempotency
@@ -240,6 +273,11 @@ type RunServiceHandler interface {
 	Logs(context.Context, *v1.LogsRequest, *connect.ServerStream[v1.LogsResponse]) error
 	// Wait answers when the run is terminal or the timeout has passed.
 	Wait(context.Context, *v1.WaitRunRequest) (*v1.WaitRunResponse, error)
+	// Run a command beside that of a run that is running, in the same sandbox. It ends
+	// with the call, and with the run. Needs HTTP/2.
+	Exec(context.Context, *connect.BidiStream[v1.ExecRequest, v1.ExecResponse]) error
+	// Copy a file or a directory out of a run that is running.
+	CopyFrom(context.Context, *v1.CopyFromRequest, *connect.ServerStream[v1.CopyFromResponse]) error
 }
 
 // NewRunServiceHandler builds an HTTP handler from the service implementation. It returns the path
@@ -297,6 +335,18 @@ func NewRunServiceHandler(svc RunServiceHandler, opts ...connect.HandlerOption) 
 		connect.WithSchema(runServiceMethods.ByName("Wait")),
 		connect.WithHandlerOptions(opts...),
 	)
+	runServiceExecHandler := connect.NewBidiStreamHandler(
+		RunServiceExecProcedure,
+		svc.Exec,
+		connect.WithSchema(runServiceMethods.ByName("Exec")),
+		connect.WithHandlerOptions(opts...),
+	)
+	runServiceCopyFromHandler := connect.NewServerStreamHandlerSimple(
+		RunServiceCopyFromProcedure,
+		svc.CopyFrom,
+		connect.WithSchema(runServiceMethods.ByName("CopyFrom")),
+		connect.WithHandlerOptions(opts...),
+	)
 	return "/errand.v1.RunService/", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
 		case RunServiceCreateProcedure:
@@ -315,6 +365,10 @@ func NewRunServiceHandler(svc RunServiceHandler, opts ...connect.HandlerOption) 
 			runServiceLogsHandler.ServeHTTP(w, r)
 		case RunServiceWaitProcedure:
 			runServiceWaitHandler.ServeHTTP(w, r)
+		case RunServiceExecProcedure:
+			runServiceExecHandler.ServeHTTP(w, r)
+		case RunServiceCopyFromProcedure:
+			runServiceCopyFromHandler.ServeHTTP(w, r)
 		default:
 			http.NotFound(w, r)
 		}
@@ -354,4 +408,12 @@ func (UnimplementedRunServiceHandler) Logs(context.Context, *v1.LogsRequest, *co
 
 func (UnimplementedRunServiceHandler) Wait(context.Context, *v1.WaitRunRequest) (*v1.WaitRunResponse, error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("errand.v1.RunService.Wait is not implemented"))
+}
+
+func (UnimplementedRunServiceHandler) Exec(context.Context, *connect.BidiStream[v1.ExecRequest, v1.ExecResponse]) error {
+	return connect.NewError(connect.CodeUnimplemented, errors.New("errand.v1.RunService.Exec is not implemented"))
+}
+
+func (UnimplementedRunServiceHandler) CopyFrom(context.Context, *v1.CopyFromRequest, *connect.ServerStream[v1.CopyFromResponse]) error {
+	return connect.NewError(connect.CodeUnimplemented, errors.New("errand.v1.RunService.CopyFrom is not implemented"))
 }
