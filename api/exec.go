@@ -120,7 +120,7 @@ func (s *runService) Exec(ctx context.Context, stream *connect.BidiStream[errand
 		Command: start.GetCommand(), WorkingDir: start.GetWorkingDir(), User: start.GetUser(),
 		Stdout:  call.output(func(p []byte) *errandv1.ExecResponse { return &errandv1.ExecResponse{Stdout: p} }),
 		Stderr:  call.output(func(p []byte) *errandv1.ExecResponse { return &errandv1.ExecResponse{Stderr: p} }),
-		Started: func() { call.send(&errandv1.ExecResponse{Started: true}) },
+		Started: func() { _ = call.send(&errandv1.ExecResponse{Started: true}) },
 		Control: call.control, Terminal: sizeOf(start.GetTerminal()),
 	}
 	for _, name := range slices.Sorted(maps.Keys(start.GetEnv())) {

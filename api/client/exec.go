@@ -146,7 +146,7 @@ func (c *Client) CopyFrom(ctx context.Context, id, path string, w io.Writer) err
 	if err != nil {
 		return c.failure(op, err)
 	}
-	defer stream.Close()
+	defer func() { _ = stream.Close() }() // it was only read
 	for stream.Receive() {
 		if _, err := w.Write(stream.Msg().GetData()); err != nil {
 			return err

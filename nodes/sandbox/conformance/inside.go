@@ -79,7 +79,7 @@ func (s *suite) execTerminal() {
 	s.start(spec)
 	control := make(chan sandbox.ExecControl, 1)
 	input, typed := io.Pipe()
-	defer input.Close()
+	defer func() { _ = input.Close() }()
 	var out output
 	started := make(chan struct{})
 	ended := make(chan sandbox.ExecEnd, 1)

@@ -13,7 +13,7 @@ import (
 	"os"
 	"path"
 	"slices"
-	"strconv"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -179,21 +179,23 @@ func (a *archive) addEntry(dir *os.File, entry fs.DirEntry, name string, depth i
 }
 
 func (a *archive) addLink(dir *os.File, entry fs.DirEntry, name string) error {
-	target, err := os.Readlink("/proc/self/fd/" + strconv.Itoa(int(dir.Fd())) + "/" + entry.Name())
-	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.EINVAL) {
-		return nil
+	var about unix.Stat_t
+	target := make([]byte, unix.PathMax)
+	err := unix.Fstatat(int(dir.Fd()), entry.Name(), &about, unix.AT_SYMLINK_NOFOLLOW)
+	n := 0
+	if err == nil {
+		n, err = unix.Readlinkat(int(dir.Fd()), entry.Name(), target)
 	}
-	if err != nil {
-		return fmt.Errorf("%s: %w", name, err)
+	switch {
+	case errors.Is(err, unix.ENOENT), errors.Is(err, unix.EINVAL):
+		return nil // gone, or none any more
+	case err != nil:
+		return &fs.PathError{Op: "readlink", Path: name, Err: err}
 	}
-	info, err := entry.Info()
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	if err != nil {
-		return fmt.Errorf("%s: %w", name, err)
-	}
-	return a.header(info, name, target)
+	return a.w.WriteHeader(&tar.Header{
+		Typeflag: tar.TypeSymlink, Name: name, Linkname: string(target[:n]), Mode: 0o777,
+		ModTime: time.Unix(about.Mtim.Unix()), Uid: int(about.Uid), Gid: int(about.Gid),
+	})
 }
 
 // interruptible ends with a context.

@@ -312,9 +312,10 @@ func endOf(command *exec.Cmd, err error) (sandbox.ExecEnd, error) {
 	}
 	status, _ := command.ProcessState.Sys().(syscall.WaitStatus)
 	if status.Signaled() {
-		return sandbox.ExecEnd{Code: 128 + int32(status.Signal()), Signal: int32(status.Signal())}, nil
+		signal := int32(status.Signal()) //nolint:gosec // at most 64
+		return sandbox.ExecEnd{Code: 128 + signal, Signal: signal}, nil
 	}
-	return sandbox.ExecEnd{Code: int32(status.ExitStatus())}, nil
+	return sandbox.ExecEnd{Code: int32(status.ExitStatus())}, nil //nolint:gosec // at most 255
 }
 
 // RootOf is where the command of a sandbox sees the host's files from.

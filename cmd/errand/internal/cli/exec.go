@@ -161,7 +161,7 @@ func passSignals(ctx context.Context, leave context.CancelFunc) (signals <-chan 
 				interrupted = interrupted || s == os.Interrupt
 				number, _ := s.(syscall.Signal)
 				select {
-				case passed <- int32(number):
+				case passed <- int32(number): //nolint:gosec // a signal's number
 				case <-ctx.Done():
 					return
 				}
