@@ -50,6 +50,9 @@ func (a *app) copyFrom(ctx context.Context, id, from, to string) error {
 	if err != nil {
 		return err
 	}
+	if id, err = c.awaitStart(ctx, id); err != nil {
+		return err
+	}
 	if to == "-" {
 		if isTerminal(a.stdout) {
 			return usage("stdout is a terminal: an archive is nothing to look at; give a directory, or | tar -t")

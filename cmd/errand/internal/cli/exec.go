@@ -33,8 +33,8 @@ func (a *app) execCommand() *cobra.Command {
 exit with its exit code. It has the run's limits and privileges, is no part of the
 run's record or log, and ends with errand and with the run.
 
-Signals that errand gets are passed on; a second Ctrl-C leaves at once. With -t
-the keys go to the command as they are.
+A run that has not started yet is waited for. Signals that errand gets are passed
+on; a second Ctrl-C leaves at once. With -t the keys go to the command as they are.
 
 Exit codes: the command's own; 125 when errand or the node failed; 126 when the
 command can not be executed; 127 when it does not exist.`,
@@ -116,6 +116,9 @@ func (a *app) exec(ctx context.Context, start *errandv1.ExecStart, flags execFla
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
+	if start.Id, err = c.awaitStart(ctx, start.GetId()); err != nil {
+		return err
+	}
 	exec := client.Exec{Start: start, Stdout: a.stdout, Stderr: a.stderr}
 	if flags.interactive {
 		exec.Stdin = a.stdin
@@ -139,6 +142,24 @@ func (a *app) exec(ctx context.Context, start *errandv1.ExecStart, flags execFla
 		return exitStatus(code)
 	}
 	return nil
+}
+
+// awaitStart waits for a run that has not started yet to run, or to have ended, and
+// returns its whole id.
+func (c *connection) awaitStart(ctx context.Context, id string) (string, error) {
+	run, err := c.get(ctx, id)
+	if err != nil || run.GetStatus() != errandv1.Status_STATUS_PENDING {
+		return run.GetId(), err
+	}
+	for run, err := range c.patient.Watch(ctx, run.GetId()) {
+		if err != nil {
+			return "", c.explain(err)
+		}
+		if run.GetStatus() != errandv1.Status_STATUS_PENDING {
+			break
+		}
+	}
+	return run.GetId(), nil
 }
 
 // passSignals brings the signals that this process gets. The second interrupt ends the
