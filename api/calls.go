@@ -28,6 +28,26 @@ var longCalls = map[string]bool{
 	errandv1connect.ImageServicePullProcedure:   true,
 }
 
+// callKind says what bounds a call.
+type callKind int
+
+const (
+	// A shortCall has callTimeout.
+	shortCall callKind = iota
+	// A longCall lasts until its caller leaves or the node stops.
+	longCall
+	// A waitingCall sees to its bounds itself: it begins as a short one and goes on as a
+	// long one.
+	waitingCall
+)
+
+func kindOf(procedure string) callKind {
+	if longCalls[procedure] {
+		return longCall
+	}
+	return shortCall
+}
+
 // callInterceptor bounds, ends and counts every call.
 type callInterceptor struct {
 	server *Server
@@ -37,7 +57,11 @@ type callInterceptor struct {
 func (i *callInterceptor) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc {
 	return func(ctx context.Context, request connect.AnyRequest) (connect.AnyResponse, error) {
 		var response connect.AnyResponse
-		err := i.call(ctx, request.Spec().Procedure, func(ctx context.Context) error {
+		kind := kindOf(request.Spec().Procedure)
+		if waits(request.Any()) {
+			kind = waitingCall
+		}
+		err := i.call(ctx, request.Spec().Procedure, kind, func(ctx context.Context) error {
 			err := refuseFaults(request.Any())
 			if err != nil {
 				return err
@@ -60,20 +84,24 @@ func (i *callInterceptor) WrapStreamingClient(next connect.StreamingClientFunc) 
 // WrapStreamingHandler implements connect.Interceptor.
 func (i *callInterceptor) WrapStreamingHandler(next connect.StreamingHandlerFunc) connect.StreamingHandlerFunc {
 	return func(ctx context.Context, conn connect.StreamingHandlerConn) error {
-		return i.call(ctx, conn.Spec().Procedure, func(ctx context.Context) error {
+		procedure := conn.Spec().Procedure
+		return i.call(ctx, procedure, kindOf(procedure), func(ctx context.Context) error {
 			return next(ctx, exactConn{conn})
 		})
 	}
 }
 
-func (i *callInterceptor) call(ctx context.Context, procedure string, next func(context.Context) error) (err error) {
+func (i *callInterceptor) call(ctx context.Context, procedure string, kind callKind, next func(context.Context) error) (err error) {
 	s := i.server
 	began := time.Now()
 	defer func() { s.metrics.observe(procedure, err, time.Since(began)) }()
-	if longCalls[procedure] {
+	if kind != shortCall {
 		defer s.streams.Add(-1)
 		if s.streams.Add(1) > streamsMax {
 			return fail(CodeTooManyStreams, "the node serves %d streams, the most it may: call again later", streamsMax)
+		}
+		if kind == waitingCall {
+			return next(ctx)
 		}
 		// Only long calls are cut when the node stops: the others end by themselves
 		// well within the time that a shutdown has.

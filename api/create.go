@@ -36,14 +36,54 @@ func (s *runService) Create(ctx context.Context, request *errandv1.CreateRunRequ
 	run := wanted.run
 	run.Id = s.newRunID(wanted)
 	run.RequestHash = wanted.hash
-	result, repeated, err := s.commitCreate(ctx, run, wanted.key)
-	if err != nil {
+	if wanted.wait <= 0 {
+		response, _, err := s.create(ctx, run, wanted.key)
+		return response, err
+	}
+	// Who listens before there is a run need not look for it.
+	watch := s.newWatch(run.GetId())
+	s.watches.join(watch)
+	defer watch.stop()
+	creating, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	response, revision, err := s.create(creating, run, wanted.key)
+	if err != nil || terminal(response.GetRun().GetStatus()) {
+		return response, err
+	}
+	watch.know(revision)
+	waiting, cancelWait := s.callContext(ctx)
+	defer cancelWait()
+	waiting, cancelTime := context.WithTimeout(waiting, wanted.wait)
+	defer cancelTime()
+	newest, err := watch.end(waiting)
+	// When the time is up or the node stops, the caller is told of its run, and not of an
+	// error after which a call without a key would make another.
+	if err != nil && (waiting.Err() == nil || ctx.Err() != nil) {
 		return nil, err
+	}
+	if newest.run != nil {
+		response.Run = newest.public()
+	}
+	return response, nil
+}
+
+// waits tells whether a request is for the run's end, and not only for its beginning.
+func waits(message any) bool {
+	request, ok := message.(*errandv1.CreateRunRequest)
+	return ok && request.GetWait().AsDuration() > 0
+}
+
+// create commits the run, unless the key has one already, wakes its actor and returns
+// the run with its revision.
+func (s *runService) create(ctx context.Context, run *recordv1.Run, key string) (*errandv1.CreateRunResponse, int64, error) {
+	result, repeated, err := s.commitCreate(ctx, run, key)
+	if err != nil {
+		return nil, 0, err
 	}
 	response := &errandv1.CreateRunResponse{Run: publicRun(run, records.KV{Mod: result.Revision, Version: 1}), Created: true}
 	if !result.Succeeded {
 		if response, err = existing(run, result); err != nil {
-			return nil, err
+			return nil, 0, err
 		}
 		// After a repeat, what was found may be what the first try left.
 		response.Created = repeated && response.GetRun().GetCreatedAt().AsTime().UnixMilli() == run.GetCreatedAt()
@@ -52,7 +92,7 @@ func (s *runService) Create(ctx context.Context, request *errandv1.CreateRunRequ
 		// Also for a run that was there: the first caller may have died before its Tell.
 		s.config.Router.Tell(actors.KindRun, run.GetId(), wakeOf(run, result))
 	}
-	return response, nil
+	return response, response.GetRun().GetRevision(), nil
 }
 
 // wakeOf tells the run's actor to begin. With the record of a new run, it need not read it.

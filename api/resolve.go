@@ -29,6 +29,8 @@ type resolved struct {
 	key  string
 	run  *recordv1.Run
 	hash []byte
+	// wait is how long the caller stays for the run's end; 0 is not at all.
+	wait time.Duration
 }
 
 // resolve checks a request and fills in every default. drivers are those that are
@@ -48,6 +50,7 @@ func resolve(request *errandv1.CreateRunRequest, drivers []string, nowMs int64) 
 	trigger := c.trigger(request.GetTrigger())
 	c.key(request.GetIdempotencyKey())
 	spec := c.spec(request.GetSpec(), trigger, drivers)
+	wait := c.wait(request.GetWait())
 	if len(c.violations) > 0 {
 		return resolved{}, c.violations
 	}
@@ -55,6 +58,7 @@ func resolve(request *errandv1.CreateRunRequest, drivers []string, nowMs int64) 
 		app:  app,
 		key:  request.GetIdempotencyKey(),
 		hash: hashOf(request, app, trigger),
+		wait: wait,
 		run: &recordv1.Run{
 			App:       app,
 			Name:      request.GetName(),
@@ -71,11 +75,11 @@ func resolve(request *errandv1.CreateRunRequest, drivers []string, nowMs int64) 
 }
 
 // hashOf identifies what a request asks for, so that a key used again for
-// something else is noticed. The key itself is left out, and what is a default is
-// the same as if it had been spelled out.
+// something else is noticed. The key itself and how long the caller stays are left
+// out, and what is a default is the same as if it had been spelled out.
 func hashOf(request *errandv1.CreateRunRequest, app string, trigger errandv1.Trigger) []byte {
 	body := proto.CloneOf(request)
-	body.IdempotencyKey, body.App, body.Trigger = "", app, trigger
+	body.IdempotencyKey, body.App, body.Trigger, body.Wait = "", app, trigger, nil
 	data, err := proto.MarshalOptions{Deterministic: true}.Marshal(body)
 	if err != nil {
 		// Texts were checked to be UTF-8, nothing else can fail.
@@ -149,6 +153,18 @@ func sortedEnv(env map[string]string) []string {
 		return strings.Compare(keyA, keyB)
 	})
 	return entries
+}
+
+// wait returns how long the caller stays. Any length is allowed.
+func (c *checker) wait(given *durationpb.Duration) time.Duration {
+	if given == nil {
+		return 0
+	}
+	d := given.AsDuration()
+	if given.CheckValid() != nil || d < 0 {
+		c.add("wait", "must not be below 0, is %s", d)
+	}
+	return d
 }
 
 // duration returns milliseconds, rounded up so that nothing above 0 becomes 0.

@@ -80,7 +80,7 @@ func (r *rig) serve(changes ...func(*api.Config)) {
 	r.logRoot, r.served = r.t.TempDir(), make(chan error, 1)
 	var cancel context.CancelFunc
 	r.ctx, cancel = context.WithTimeout(context.Background(), 60*time.Second)
-	r.router = &router{rig: r}
+	r.router = &router{rig: r, tells: make(chan struct{}, 64)}
 	config := api.Config{
 		Node: "n1", Keys: r.keys, Store: r.store, Router: r.router, Logs: nodelogs.New(r.logRoot), Rand: cryptoRand{},
 		Drivers: []string{"process", "containerd", "null"}, Token: testToken, StopTimeout: 5 * time.Second,
@@ -184,6 +184,8 @@ type router struct {
 	rig  *rig
 	mu   sync.Mutex
 	told []proto.Message
+	// tells has a token for each message while there is room.
+	tells chan struct{}
 	// ask replaces the answer to Cancel if set.
 	ask func(message proto.Message) (proto.Message, error)
 }
@@ -192,6 +194,10 @@ func (r *router) Tell(_, _ string, message proto.Message) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.told = append(r.told, message)
+	select {
+	case r.tells <- struct{}{}:
+	default:
+	}
 }
 
 func (r *router) wakes() int {

@@ -148,6 +148,20 @@ func (w *runWatch) next(ctx context.Context) (foundRun, error) {
 	}
 }
 
+// end waits for the terminal state. With an error it returns the newest one that came,
+// if any did.
+func (w *runWatch) end(ctx context.Context) (newest foundRun, err error) {
+	for {
+		found, err := w.next(ctx)
+		if err != nil {
+			return newest, err
+		}
+		if newest = found; records.Terminal(found.run.GetStatus()) {
+			return newest, nil
+		}
+	}
+}
+
 // take returns the newest state if it has not been returned yet, unless the run is to
 // be read first.
 func (w *runWatch) take() (kv records.KV, deleted, missed bool) {

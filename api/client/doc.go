@@ -8,6 +8,8 @@
 //	})
 //	run, err = c.Wait(ctx, run.GetId())
 //
+// Run is both in one call.
+//
 // Requests and answers are the messages of the public API (messages/errand/v1), so
 // a field that the API gains is there at once. A program that has a node inside
 // itself gets a Client of it from boot.Instance, without an address, a socket or a

@@ -7,6 +7,7 @@ import (
 	"iter"
 
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	errandv1 "github.com/errand-run/errand/messages/errand/v1"
@@ -23,14 +24,45 @@ func Terminal(status errandv1.Status) bool { return status >= errandv1.Status_ST
 // a key gets a new one, so that repeating it over a lost answer makes no second run;
 // a caller that may be killed and ask again brings a key of its own.
 func (c *Client) Submit(ctx context.Context, request *errandv1.CreateRunRequest) (*errandv1.Run, error) {
-	if request.GetIdempotencyKey() == "" {
-		keyed := &errandv1.CreateRunRequest{}
-		proto.Merge(keyed, request)
-		keyed.IdempotencyKey = "client-" + rand.Text()
-		request = keyed
-	}
-	response, err := call(ctx, c, "submit run", c.runs.Create, request)
+	response, err := call(ctx, c, "submit run", c.runs.Create, keyed(request, nil))
 	return response.GetRun(), err
+}
+
+// Run submits a run and returns it once it has ended: Submit and Wait in one call where
+// the node has one. It is repeated as they are, and a run that the key has already is
+// waited for, or returned at once if it has ended. When ctx ends first, Run returns the
+// context's error and the run goes on; Cancel ends it, for which a key of the caller's
+// own and Submit give its id.
+func (c *Client) Run(ctx context.Context, request *errandv1.CreateRunRequest) (*errandv1.Run, error) {
+	waiting := keyed(request, durationpb.New(waitSlice))
+	var response *errandv1.CreateRunResponse
+	err := c.trial("run").persist(ctx, waitSlice+callTimeout, func(ctx context.Context) (err error) {
+		response, err = c.runs.Create(ctx, waiting)
+		return err
+	})
+	if run := response.GetRun(); err != nil || Terminal(run.GetStatus()) {
+		return run, err
+	}
+	return c.Wait(ctx, response.GetRun().GetId())
+}
+
+// keyed is a request that can be sent again, waiting for as long as it is told.
+func keyed(request *errandv1.CreateRunRequest, wait *durationpb.Duration) *errandv1.CreateRunRequest {
+	if request.GetIdempotencyKey() != "" && request.GetWait() == nil && wait == nil {
+		return request
+	}
+	// What it holds is only read: the values of its fields are shared.
+	made := &errandv1.CreateRunRequest{}
+	fields := made.ProtoReflect()
+	request.ProtoReflect().Range(func(field protoreflect.FieldDescriptor, value protoreflect.Value) bool {
+		fields.Set(field, value)
+		return true
+	})
+	made.Wait = wait
+	if made.GetIdempotencyKey() == "" {
+		made.IdempotencyKey = "client-" + rand.Text()
+	}
+	return made
 }
 
 // Get returns a run by its id, or by a beginning of it that no other run's has.

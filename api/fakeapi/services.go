@@ -37,7 +37,7 @@ func Fail(class connect.Code, code, text string, fields ...*errandv1.FieldViolat
 
 func ended(run *errandv1.Run) bool { return run.GetStatus() >= errandv1.Status_STATUS_SUCCEEDED }
 
-func (r *runService) Create(_ context.Context, request *errandv1.CreateRunRequest) (*errandv1.CreateRunResponse, error) {
+func (r *runService) Create(ctx context.Context, request *errandv1.CreateRunRequest) (*errandv1.CreateRunResponse, error) {
 	s := (*Server)(r)
 	if s.CreateError != nil {
 		if err := s.CreateError(); err != nil {
@@ -81,6 +81,11 @@ func (r *runService) Create(_ context.Context, request *errandv1.CreateRunReques
 	s.mu.Unlock()
 	if lost {
 		panic(http.ErrAbortHandler)
+	}
+	if wait := request.GetWait().AsDuration(); wait > 0 {
+		waiting, cancel := context.WithTimeout(ctx, wait)
+		defer cancel()
+		_ = s.Await(waiting, func() bool { return ended(live.Run()) }) // or the time is up
 	}
 	return &errandv1.CreateRunResponse{Run: live.Run(), Created: !known}, nil
 }

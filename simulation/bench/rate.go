@@ -2,12 +2,16 @@ package main
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"sync"
 	"sync/atomic"
 	"time"
 
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/errand-run/errand/api/client"
 	errandv1 "github.com/errand-run/errand/messages/errand/v1"
 )
 
@@ -57,22 +61,34 @@ func counted(n int) func() bool {
 	return func() bool { return begun.Add(1) <= int64(n) }
 }
 
-// runOf creates a run and waits for its end.
+// lifeWait is how long one call of a run's whole life lasts at most.
+const lifeWait = time.Minute
+
+// runOf has a run done from its creation to its end, by one call, or by two of a daemon
+// that has no such call.
 func runOf(d *benchDaemon, spec *errandv1.RunSpec) func(context.Context, int) error {
 	return func(ctx context.Context, _ int) error {
-		created, err := d.Runs.Create(ctx, &errandv1.CreateRunRequest{Spec: spec})
+		created, err := d.Runs.Create(ctx, &errandv1.CreateRunRequest{Spec: spec, IdempotencyKey: rand.Text(), Wait: durationpb.New(lifeWait)})
 		if err != nil {
 			return fmt.Errorf("create: %w", err)
 		}
-		ended, err := d.Runs.Wait(ctx, &errandv1.WaitRunRequest{Id: created.GetRun().GetId()})
-		if err != nil {
-			return fmt.Errorf("wait: %w", err)
+		run := created.GetRun()
+		if !client.Terminal(run.GetStatus()) {
+			ended, err := d.Runs.Wait(ctx, &errandv1.WaitRunRequest{Id: run.GetId()})
+			if err != nil {
+				return fmt.Errorf("wait: %w", err)
+			}
+			run = ended.GetRun()
 		}
-		if status := ended.GetRun().GetStatus(); status != errandv1.Status_STATUS_SUCCEEDED {
-			return fmt.Errorf("run %s ended as %s: %s", ended.GetRun().GetId(), status, ended.GetRun().GetMessage())
-		}
-		return nil
+		return succeeded(run)
 	}
+}
+
+func succeeded(run *errandv1.Run) error {
+	if status := run.GetStatus(); status != errandv1.Status_STATUS_SUCCEEDED {
+		return fmt.Errorf("run %s ended as %s: %s", run.GetId(), status, run.GetMessage())
+	}
+	return nil
 }
 
 // submitAll submits so many runs and returns how long all of them took.

@@ -1119,8 +1119,12 @@ type CreateRunRequest struct {
 	Spec    *RunSpec `protobuf:"bytes,5,opt,name=spec,proto3" json:"spec,omitempty"`
 	// Up to 255 bytes. Empty: a repeated call makes another run.
 	IdempotencyKey string `protobuf:"bytes,6,opt,name=idempotency_key,json=idempotencyKey,proto3" json:"idempotency_key,omitempty"`
-	unknownFields  protoimpl.UnknownFields
-	sizeCache      protoimpl.SizeCache
+	// Answer when the run is terminal or this has passed, or when the node stops: the
+	// answer has the run as it is then, and it goes on. Unset: once it is durable. It is
+	// no part of what the idempotency key stands for.
+	Wait          *durationpb.Duration `protobuf:"bytes,7,opt,name=wait,proto3" json:"wait,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *CreateRunRequest) Reset() {
@@ -1193,6 +1197,13 @@ func (x *CreateRunRequest) GetIdempotencyKey() string {
 		return x.IdempotencyKey
 	}
 	return ""
+}
+
+func (x *CreateRunRequest) GetWait() *durationpb.Duration {
+	if x != nil {
+		return x.Wait
+	}
+	return nil
 }
 
 type CreateRunResponse struct {
@@ -2387,14 +2398,15 @@ const file_errand_v1_run_proto_rawDesc = "" +
 	"\tdelivered\x18\x03 \x01(\bH\x00R\tdelivered\x88\x01\x01\x12)\n" +
 	"\x06reason\x18\x04 \x01(\x0e2\x11.errand.v1.ReasonR\x06reasonB\f\n" +
 	"\n" +
-	"_delivered\"\xb3\x02\n" +
+	"_delivered\"\xe2\x02\n" +
 	"\x10CreateRunRequest\x12\x10\n" +
 	"\x03app\x18\x01 \x01(\tR\x03app\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12?\n" +
 	"\x06labels\x18\x03 \x03(\v2'.errand.v1.CreateRunRequest.LabelsEntryR\x06labels\x12,\n" +
 	"\atrigger\x18\x04 \x01(\x0e2\x12.errand.v1.TriggerR\atrigger\x12&\n" +
 	"\x04spec\x18\x05 \x01(\v2\x12.errand.v1.RunSpecR\x04spec\x12'\n" +
-	"\x0fidempotency_key\x18\x06 \x01(\tR\x0eidempotencyKey\x1a9\n" +
+	"\x0fidempotency_key\x18\x06 \x01(\tR\x0eidempotencyKey\x12-\n" +
+	"\x04wait\x18\a \x01(\v2\x19.google.protobuf.DurationR\x04wait\x1a9\n" +
 	"\vLabelsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"O\n" +
@@ -2628,49 +2640,50 @@ var file_errand_v1_run_proto_depIdxs = []int32{
 	32, // 28: errand.v1.CreateRunRequest.labels:type_name -> errand.v1.CreateRunRequest.LabelsEntry
 	2,  // 29: errand.v1.CreateRunRequest.trigger:type_name -> errand.v1.Trigger
 	6,  // 30: errand.v1.CreateRunRequest.spec:type_name -> errand.v1.RunSpec
-	8,  // 31: errand.v1.CreateRunResponse.run:type_name -> errand.v1.Run
-	8,  // 32: errand.v1.GetRunResponse.run:type_name -> errand.v1.Run
-	0,  // 33: errand.v1.ListRunsRequest.statuses:type_name -> errand.v1.Status
-	33, // 34: errand.v1.ListRunsRequest.labels:type_name -> errand.v1.ListRunsRequest.LabelsEntry
-	8,  // 35: errand.v1.ListRunsResponse.runs:type_name -> errand.v1.Run
-	36, // 36: errand.v1.ListRunsResponse.examined_back_to:type_name -> google.protobuf.Timestamp
-	8,  // 37: errand.v1.WatchRunResponse.run:type_name -> errand.v1.Run
-	34, // 38: errand.v1.RunChangesRequest.labels:type_name -> errand.v1.RunChangesRequest.LabelsEntry
-	21, // 39: errand.v1.RunChangesResponse.changes:type_name -> errand.v1.RunChange
-	8,  // 40: errand.v1.RunChange.run:type_name -> errand.v1.Run
-	8,  // 41: errand.v1.CancelRunResponse.run:type_name -> errand.v1.Run
-	36, // 42: errand.v1.LogsRequest.since:type_name -> google.protobuf.Timestamp
-	26, // 43: errand.v1.LogsResponse.chunks:type_name -> errand.v1.LogChunk
-	27, // 44: errand.v1.LogsResponse.end:type_name -> errand.v1.LogEnd
-	5,  // 45: errand.v1.LogChunk.stream:type_name -> errand.v1.Stream
-	36, // 46: errand.v1.LogChunk.at:type_name -> google.protobuf.Timestamp
-	35, // 47: errand.v1.WaitRunRequest.timeout:type_name -> google.protobuf.Duration
-	8,  // 48: errand.v1.WaitRunResponse.run:type_name -> errand.v1.Run
-	11, // 49: errand.v1.RunService.Create:input_type -> errand.v1.CreateRunRequest
-	13, // 50: errand.v1.RunService.Get:input_type -> errand.v1.GetRunRequest
-	15, // 51: errand.v1.RunService.List:input_type -> errand.v1.ListRunsRequest
-	17, // 52: errand.v1.RunService.Watch:input_type -> errand.v1.WatchRunRequest
-	19, // 53: errand.v1.RunService.Changes:input_type -> errand.v1.RunChangesRequest
-	22, // 54: errand.v1.RunService.Cancel:input_type -> errand.v1.CancelRunRequest
-	24, // 55: errand.v1.RunService.Logs:input_type -> errand.v1.LogsRequest
-	28, // 56: errand.v1.RunService.Wait:input_type -> errand.v1.WaitRunRequest
-	37, // 57: errand.v1.RunService.Exec:input_type -> errand.v1.ExecRequest
-	38, // 58: errand.v1.RunService.CopyFrom:input_type -> errand.v1.CopyFromRequest
-	12, // 59: errand.v1.RunService.Create:output_type -> errand.v1.CreateRunResponse
-	14, // 60: errand.v1.RunService.Get:output_type -> errand.v1.GetRunResponse
-	16, // 61: errand.v1.RunService.List:output_type -> errand.v1.ListRunsResponse
-	18, // 62: errand.v1.RunService.Watch:output_type -> errand.v1.WatchRunResponse
-	20, // 63: errand.v1.RunService.Changes:output_type -> errand.v1.RunChangesResponse
-	23, // 64: errand.v1.RunService.Cancel:output_type -> errand.v1.CancelRunResponse
-	25, // 65: errand.v1.RunService.Logs:output_type -> errand.v1.LogsResponse
-	29, // 66: errand.v1.RunService.Wait:output_type -> errand.v1.WaitRunResponse
-	39, // 67: errand.v1.RunService.Exec:output_type -> errand.v1.ExecResponse
-	40, // 68: errand.v1.RunService.CopyFrom:output_type -> errand.v1.CopyFromResponse
-	59, // [59:69] is the sub-list for method output_type
-	49, // [49:59] is the sub-list for method input_type
-	49, // [49:49] is the sub-list for extension type_name
-	49, // [49:49] is the sub-list for extension extendee
-	0,  // [0:49] is the sub-list for field type_name
+	35, // 31: errand.v1.CreateRunRequest.wait:type_name -> google.protobuf.Duration
+	8,  // 32: errand.v1.CreateRunResponse.run:type_name -> errand.v1.Run
+	8,  // 33: errand.v1.GetRunResponse.run:type_name -> errand.v1.Run
+	0,  // 34: errand.v1.ListRunsRequest.statuses:type_name -> errand.v1.Status
+	33, // 35: errand.v1.ListRunsRequest.labels:type_name -> errand.v1.ListRunsRequest.LabelsEntry
+	8,  // 36: errand.v1.ListRunsResponse.runs:type_name -> errand.v1.Run
+	36, // 37: errand.v1.ListRunsResponse.examined_back_to:type_name -> google.protobuf.Timestamp
+	8,  // 38: errand.v1.WatchRunResponse.run:type_name -> errand.v1.Run
+	34, // 39: errand.v1.RunChangesRequest.labels:type_name -> errand.v1.RunChangesRequest.LabelsEntry
+	21, // 40: errand.v1.RunChangesResponse.changes:type_name -> errand.v1.RunChange
+	8,  // 41: errand.v1.RunChange.run:type_name -> errand.v1.Run
+	8,  // 42: errand.v1.CancelRunResponse.run:type_name -> errand.v1.Run
+	36, // 43: errand.v1.LogsRequest.since:type_name -> google.protobuf.Timestamp
+	26, // 44: errand.v1.LogsResponse.chunks:type_name -> errand.v1.LogChunk
+	27, // 45: errand.v1.LogsResponse.end:type_name -> errand.v1.LogEnd
+	5,  // 46: errand.v1.LogChunk.stream:type_name -> errand.v1.Stream
+	36, // 47: errand.v1.LogChunk.at:type_name -> google.protobuf.Timestamp
+	35, // 48: errand.v1.WaitRunRequest.timeout:type_name -> google.protobuf.Duration
+	8,  // 49: errand.v1.WaitRunResponse.run:type_name -> errand.v1.Run
+	11, // 50: errand.v1.RunService.Create:input_type -> errand.v1.CreateRunRequest
+	13, // 51: errand.v1.RunService.Get:input_type -> errand.v1.GetRunRequest
+	15, // 52: errand.v1.RunService.List:input_type -> errand.v1.ListRunsRequest
+	17, // 53: errand.v1.RunService.Watch:input_type -> errand.v1.WatchRunRequest
+	19, // 54: errand.v1.RunService.Changes:input_type -> errand.v1.RunChangesRequest
+	22, // 55: errand.v1.RunService.Cancel:input_type -> errand.v1.CancelRunRequest
+	24, // 56: errand.v1.RunService.Logs:input_type -> errand.v1.LogsRequest
+	28, // 57: errand.v1.RunService.Wait:input_type -> errand.v1.WaitRunRequest
+	37, // 58: errand.v1.RunService.Exec:input_type -> errand.v1.ExecRequest
+	38, // 59: errand.v1.RunService.CopyFrom:input_type -> errand.v1.CopyFromRequest
+	12, // 60: errand.v1.RunService.Create:output_type -> errand.v1.CreateRunResponse
+	14, // 61: errand.v1.RunService.Get:output_type -> errand.v1.GetRunResponse
+	16, // 62: errand.v1.RunService.List:output_type -> errand.v1.ListRunsResponse
+	18, // 63: errand.v1.RunService.Watch:output_type -> errand.v1.WatchRunResponse
+	20, // 64: errand.v1.RunService.Changes:output_type -> errand.v1.RunChangesResponse
+	23, // 65: errand.v1.RunService.Cancel:output_type -> errand.v1.CancelRunResponse
+	25, // 66: errand.v1.RunService.Logs:output_type -> errand.v1.LogsResponse
+	29, // 67: errand.v1.RunService.Wait:output_type -> errand.v1.WaitRunResponse
+	39, // 68: errand.v1.RunService.Exec:output_type -> errand.v1.ExecResponse
+	40, // 69: errand.v1.RunService.CopyFrom:output_type -> errand.v1.CopyFromResponse
+	60, // [60:70] is the sub-list for method output_type
+	50, // [50:60] is the sub-list for method input_type
+	50, // [50:50] is the sub-list for extension type_name
+	50, // [50:50] is the sub-list for extension extendee
+	0,  // [0:50] is the sub-list for field type_name
 }
 
 func init() { file_errand_v1_run_proto_init() }

@@ -61,7 +61,8 @@ const (
 // RunServiceClient is a client for the errand.v1.RunService service.
 type RunServiceClient interface {
 	// Create records a run and answers once it is durable. With an idempotency
-	// key it may be repeated: the same key and body give the same run.
+	// key it may be repeated: the same key and body give the same run. With a wait it is
+	// the one call of a run's whole life: it answers when the run has ended.
 	Create(context.Context, *v1.CreateRunRequest) (*v1.CreateRunResponse, error)
 	// Get shows one run by its id or by a unique prefix of it.
 	Get(context.Context, *v1.GetRunRequest) (*v1.GetRunResponse, error)
@@ -251,7 +252,8 @@ func (c *runServiceClient) CopyFrom(ctx context.Context, req *v1.CopyFromRequest
 // RunServiceHandler is an implementation of the errand.v1.RunService service.
 type RunServiceHandler interface {
 	// Create records a run and answers once it is durable. With an idempotency
-	// key it may be repeated: the same key and body give the same run.
+	// key it may be repeated: the same key and body give the same run. With a wait it is
+	// the one call of a run's whole life: it answers when the run has ended.
 	Create(context.Context, *v1.CreateRunRequest) (*v1.CreateRunResponse, error)
 	// Get shows one run by its id or by a unique prefix of it.
 	Get(context.Context, *v1.GetRunRequest) (*v1.GetRunResponse, error)
