@@ -40,8 +40,9 @@ var homes = []home{
 	{"go.uber.org/fx", []string{"boot", "cmd", "examples"}, "write a constructor and wire it in boot"},
 }
 
-// peers compare us with the plain use of a library, so they use it plainly.
-var peers = []string{"simulation/bench"}
+// peers use a library plainly: to compare us with its plain use, or to see from outside
+// what we have made of it.
+var peers = []string{"simulation/bench", "simulation/daemon/leftover"}
 
 // adapters may be imported by who assembles a process, and not by each other.
 var adapters = []string{
