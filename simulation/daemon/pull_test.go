@@ -69,7 +69,7 @@ func TestWrongImages(t *testing.T) {
 	defer silent.Close()
 	var mode atomic.Value
 	mode.Store("")
-	r.Fault = func(*http.Request) *registrytest.Fault {
+	r.Misbehave(func(*http.Request) *registrytest.Fault {
 		switch mode.Load() {
 		case "refuse":
 			return &registrytest.Fault{Status: 403, Body: `{"errors":[{"code":"DENIED","message":"not for you"}]}`}
@@ -77,7 +77,7 @@ func TestWrongImages(t *testing.T) {
 			return &registrytest.Fault{Status: 503}
 		}
 		return nil
-	}
+	})
 	t.Run("no such manifest fails at once", func(t *testing.T) {
 		got := n.errand(t, "run", "--start-deadline", "30s", r.Host+"/none:404", "--", "true")
 		if got.code != 125 || !strings.Contains(got.stderr, "IMAGE_NOT_FOUND") || got.took > 10*time.Second {

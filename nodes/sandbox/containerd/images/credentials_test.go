@@ -76,9 +76,9 @@ func TestCredentials(t *testing.T) {
 	t.Run("that the registry repeats", func(t *testing.T) {
 		r := newRegistry(t, false)
 		name, _ := served(t, r, "a", 1000)
-		r.Fault = func(*http.Request) *registrytest.Fault {
+		r.Misbehave(func(*http.Request) *registrytest.Fault {
 			return &registrytest.Fault{Status: 500, Body: `{"errors":[{"code":"E","message":"bad password correct-horse"}]}`}
-		}
+		})
 		store, _ := fresh(t, images.Config{})
 		_, err := store.Pull(shortly(t), images.PullRequest{Name: name, Credential: &authfile.Credential{Username: user, Password: password}}, nil)
 		wantStartError(t, err, notNow, false, "bad password ***")
@@ -89,9 +89,9 @@ func TestEncryption(t *testing.T) {
 	t.Run("a registry elsewhere that sends to what is not encrypted", func(t *testing.T) {
 		r := newRegistry(t, false)
 		name, image := served(t, r, "a", 1000)
-		r.Fault = onBlob(image, func() *registrytest.Fault {
+		r.Misbehave(onBlob(image, func() *registrytest.Fault {
 			return &registrytest.Fault{Status: 307, Header: http.Header{"Location": {"http://registry.example/blob"}}}
-		})
+		}))
 		store, _ := fresh(t, images.Config{})
 		wantStartError(t, pull(t, store, name), notNow, false, "http://registry.example, which is not encrypted")
 	})

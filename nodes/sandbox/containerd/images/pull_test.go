@@ -124,9 +124,9 @@ func TestPullTellsWhatStaysFromWhatMayPass(t *testing.T) {
 	store, _ := fresh(t, images.Config{Registry: registry.Config{Stall: time.Second}})
 	status := func(code int, header http.Header, body string) func(*registrytest.Registry, v1.Image) {
 		return func(r *registrytest.Registry, _ v1.Image) {
-			r.Fault = func(*http.Request) *registrytest.Fault {
+			r.Misbehave(func(*http.Request) *registrytest.Fault {
 				return &registrytest.Fault{Status: code, Header: header, Body: body}
-			}
+			})
 		}
 	}
 	manifest := func(mediaType, data string) func(*registrytest.Registry, v1.Image) {
@@ -144,10 +144,10 @@ func TestPullTellsWhatStaysFromWhatMayPass(t *testing.T) {
 		words     string
 	}{
 		{"manifest unknown", func(r *registrytest.Registry, _ v1.Image) {
-			r.Fault = func(q *http.Request) *registrytest.Fault {
+			r.Misbehave(func(q *http.Request) *registrytest.Fault {
 				q.URL.Path = "/nothing"
 				return &registrytest.Fault{Status: 404}
-			}
+			})
 		}, notFound, true, "has no image"},
 		{"a web page", manifest("text/html", "<html>"), notFound, true, `serves it as "text/html"`},
 		{"a manifest that is no JSON", manifest(oci, "hello"), notFound, true, "is not JSON"},
@@ -170,22 +170,22 @@ func TestPullTellsWhatStaysFromWhatMayPass(t *testing.T) {
 		{"500", status(500, nil, "<html>secret stack</html>"), notNow, false, "500 Internal Server Error"},
 		{"503", status(503, nil, ""), notNow, false, "503 Service Unavailable"},
 		{"wrong bytes", func(r *registrytest.Registry, image v1.Image) {
-			r.Fault = onBlob(image, func() *registrytest.Fault { return &registrytest.Fault{Corrupt: true} })
+			r.Misbehave(onBlob(image, func() *registrytest.Fault { return &registrytest.Fault{Corrupt: true} }))
 		}, notNow, false, "sends what is not the content of sha256:"},
 		{"a part that is missing", func(r *registrytest.Registry, image v1.Image) {
-			r.Fault = onBlob(image, func() *registrytest.Fault { return &registrytest.Fault{Status: 404} })
+			r.Misbehave(onBlob(image, func() *registrytest.Fault { return &registrytest.Fault{Status: 404} }))
 		}, notNow, false, "answers 404"},
 		{"no answer", func(r *registrytest.Registry, _ v1.Image) {
 			r.AddManifest("a", "1", oci, "sha256:"+strings.Repeat("b", 64), []byte("{}"))
-			r.Fault = func(q *http.Request) *registrytest.Fault {
+			r.Misbehave(func(q *http.Request) *registrytest.Fault {
 				if q.Method == http.MethodGet {
 					return &registrytest.Fault{Stall: true}
 				}
 				return nil
-			}
+			})
 		}, notNow, false, "no byte came from"},
 		{"a stall in the middle", func(r *registrytest.Registry, image v1.Image) {
-			r.Fault = onBlob(image, func() *registrytest.Fault { return &registrytest.Fault{Stall: true, Bytes: 20_000} })
+			r.Misbehave(onBlob(image, func() *registrytest.Fault { return &registrytest.Fault{Stall: true, Bytes: 20_000} }))
 		}, notNow, false, "no byte came from"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -238,10 +238,10 @@ func TestAPullWaitsNoLongerThanItsCallerAndSaysHowFarItIs(t *testing.T) {
 	r := newRegistry(t, false)
 	name, image := served(t, r, "a", 500_000)
 	arrived := make(chan struct{}, 8)
-	r.Fault = onBlob(image, func() *registrytest.Fault {
+	r.Misbehave(onBlob(image, func() *registrytest.Fault {
 		arrived <- struct{}{}
 		return &registrytest.Fault{Stall: true, Bytes: 200_000}
-	})
+	}))
 	ctx, cancel := context.WithCancel(shortly(t))
 	defer cancel()
 	go func() { <-arrived; cancel() }()
@@ -272,7 +272,7 @@ func TestAPullThatWasBrokenOffGoesOnWhereItStopped(t *testing.T) {
 			r := newRegistry(t, false)
 			name, image := served(t, r, "a", 5<<20)
 			var served atomic.Int32
-			r.Fault = onBlob(image, func() *registrytest.Fault {
+			r.Misbehave(onBlob(image, func() *registrytest.Fault {
 				if served.Add(1) == 1 {
 					fault := c.fault
 					return &fault
@@ -281,7 +281,7 @@ func TestAPullThatWasBrokenOffGoesOnWhereItStopped(t *testing.T) {
 					return &registrytest.Fault{Status: 500}
 				}
 				return nil
-			})
+			}))
 			for try := 0; ; try++ {
 				err := pull(t, store, name)
 				if err == nil {
@@ -318,7 +318,7 @@ func TestWrongBytesAreNotWhatTheNextPullGoesOnFrom(t *testing.T) {
 	name, image := served(t, r, "a", 50_000)
 	var bad atomic.Bool
 	bad.Store(true)
-	r.Fault = onBlob(image, func() *registrytest.Fault { return &registrytest.Fault{Corrupt: bad.Load()} })
+	r.Misbehave(onBlob(image, func() *registrytest.Fault { return &registrytest.Fault{Corrupt: bad.Load()} }))
 	wantStartError(t, pull(t, store, name), notNow, false, "is not the content")
 	bad.Store(false)
 	if err := pull(t, store, name); err != nil {
@@ -332,7 +332,7 @@ func TestRunsThatWantTheSameImageShareOnePull(t *testing.T) {
 	name, image := served(t, r, "a", 100_000)
 	release := make(chan struct{})
 	inner := onBlob(image, func() *registrytest.Fault { <-release; return nil })
-	r.Fault = func(q *http.Request) *registrytest.Fault { return inner(q) }
+	r.Misbehave(func(q *http.Request) *registrytest.Fault { return inner(q) })
 	const runs = 8
 	var work sync.WaitGroup
 	errs := make([]error, runs)
@@ -377,7 +377,7 @@ func TestNoMoreImagesArePulledAtATimeThanConfigured(t *testing.T) {
 		name, _ := served(t, r, fmt.Sprint("a", i), 1000+i)
 		names = append(names, name)
 	}
-	r.Fault = func(q *http.Request) *registrytest.Fault { <-release; return nil }
+	r.Misbehave(func(q *http.Request) *registrytest.Fault { <-release; return nil })
 	var work sync.WaitGroup
 	for _, name := range names {
 		work.Go(func() {
@@ -407,9 +407,9 @@ func TestARegistryThatWantsToBeLeftAloneIs(t *testing.T) {
 	r := newRegistry(t, false)
 	name, _ := served(t, r, "a", 1000)
 	other, _ := served(t, r, "b", 1000)
-	r.Fault = func(*http.Request) *registrytest.Fault {
+	r.Misbehave(func(*http.Request) *registrytest.Fault {
 		return &registrytest.Fault{Status: 429, Header: http.Header{"Retry-After": {"20"}}}
-	}
+	})
 	start := wantStartError(t, pull(t, store, name), notNow, false, "429")
 	if start.RetryAfter != 20*time.Second {
 		t.Errorf("to be asked again after %s", start.RetryAfter)

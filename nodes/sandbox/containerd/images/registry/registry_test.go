@@ -120,7 +120,7 @@ func TestACredentialGoesToItsRegistryAlone(t *testing.T) {
 	r := registrytest.New(false)
 	defer r.Close()
 	var leaked []string
-	r.Fault = func(q *http.Request) *registrytest.Fault {
+	r.Misbehave(func(q *http.Request) *registrytest.Fault {
 		if strings.HasPrefix(q.Host, "other.example") {
 			if q.Header.Get("Authorization") != "" {
 				leaked = append(leaked, q.URL.Path)
@@ -128,7 +128,7 @@ func TestACredentialGoesToItsRegistryAlone(t *testing.T) {
 			return &registrytest.Fault{Status: 401, Header: http.Header{"Www-Authenticate": {`Basic realm="x"`}}}
 		}
 		return &registrytest.Fault{Status: 307, Header: http.Header{"Location": {"http://other.example/v2/a/manifests/1"}}}
-	}
+	})
 	config := Config{PlainHTTP: []string{"example.com", "other.example"}}
 	s, err := config.Open("example.com", &authfile.Credential{Username: "ann", Password: "correct-horse"})
 	if err != nil {

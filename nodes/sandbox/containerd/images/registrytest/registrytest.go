@@ -42,8 +42,6 @@ type Registry struct {
 	// that the registry has at /token.
 	Username, Password string
 	Bearer             bool
-	// Fault says how to misbehave; nil, and a nil answer, is not at all.
-	Fault func(*http.Request) *Fault
 
 	server *httptest.Server
 	// ends ends what stalls.
@@ -53,6 +51,8 @@ type Registry struct {
 	mu       sync.Mutex
 	content  map[string]content
 	requests []string
+	// misbehave is nil while requests are answered with the truth.
+	misbehave func(*http.Request) *Fault
 }
 
 type content struct {
@@ -182,6 +182,13 @@ func (r *Registry) Count(text string) int {
 	return count
 }
 
+// Misbehave says how requests are answered from now on; a nil answer is the truth.
+func (r *Registry) Misbehave(how func(*http.Request) *Fault) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.misbehave = how
+}
+
 // ServeHTTP implements http.Handler.
 func (r *Registry) ServeHTTP(w http.ResponseWriter, request *http.Request) {
 	line := request.Method + " " + request.URL.Path
@@ -191,10 +198,11 @@ func (r *Registry) ServeHTTP(w http.ResponseWriter, request *http.Request) {
 	r.mu.Lock()
 	r.requests = append(r.requests, line)
 	found, ok := r.content[request.URL.Path]
+	misbehave := r.misbehave
 	r.mu.Unlock()
 	var fault *Fault
-	if r.Fault != nil {
-		fault = r.Fault(request)
+	if misbehave != nil {
+		fault = misbehave(request)
 	}
 	if fault == nil {
 		fault = &Fault{Bytes: -1}
