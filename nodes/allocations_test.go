@@ -21,7 +21,8 @@ var placementAllocations = []struct {
 	{"told to start", 40},
 	{"created", 11},
 	{"starting journaled", 3},
-	{"started", 22},
+	{"started", 16},
+	{"held", 10},
 	{"started journaled", 3},
 	{"ended", 24},
 	{"end journaled", 0},
@@ -65,6 +66,7 @@ func placementOf(t *testing.T) (allocations []uint64) {
 	s.do(VerbCreate)
 	s.write()
 	s.do(VerbStart)
+	s.pass(StartHold)
 	s.write()
 	for id := range s.boxes {
 		s.lab.end(id, 0, 0)

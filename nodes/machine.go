@@ -108,6 +108,7 @@ type Machine struct {
 	placements   map[string]*placement
 	ofRun        map[string][]*placement
 	starts       starts
+	held         []heldStart
 	timeouts     timeouts
 	usage        usage
 	reservations map[PlacementKey]*reservation

@@ -262,7 +262,7 @@ func (m *Machine) remind(p *placement) {
 		m.report(p)
 		return
 	}
-	if !p.writing {
+	if !p.writing && !p.held {
 		p.reminders++
 		m.tellStarted(p)
 	}

@@ -34,6 +34,12 @@ func TestRestartGoesOnWhereTheJournalIs(t *testing.T) {
 		{name: "starting, and it runs", state: "starting", meanwhile: func(s *station) {
 			s.perform(slices.IndexFunc(s.ops, func(op DoSandbox) bool { return op.Op.Verb == VerbStart }))
 		}, runs: true},
+		{name: "started and held, and it runs", state: "started, held", runs: true},
+		{name: "started and held, and ended meanwhile", state: "started, held", meanwhile: func(s *station) { s.end(id, 3, 0) }, code: 3},
+		{
+			name: "started and held, and gone", state: "started, held",
+			meanwhile: func(s *station) { delete(s.boxes, id) }, reason: recordv1.Reason_REASON_START_UNKNOWN,
+		},
 		{name: "started and running", state: "running", runs: true},
 		{name: "started and ended meanwhile", state: "running", meanwhile: func(s *station) { s.end(id, 3, 0) }, code: 3},
 		{name: "started and gone", state: "running", meanwhile: func(s *station) { delete(s.boxes, id) }, reason: recordv1.Reason_REASON_SANDBOX_LOST},
@@ -68,6 +74,8 @@ func TestRestartGoesOnWhereTheJournalIs(t *testing.T) {
 			}
 			switch {
 			case test.runs:
+				s.pass(StartHold)
+				s.settle()
 				heard[*actorv1.Started](s)
 				if b := s.boxes[id]; b == nil || b.starts != 1 || b.state != sandbox.StateRunning {
 					t.Errorf("sandbox %+v", b)

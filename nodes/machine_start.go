@@ -178,7 +178,7 @@ func (m *Machine) running(p *placement, at time.Time) {
 	p.entry.StartedAt = at.UnixMilli()
 	p.entry.StartedBoottimeNs = m.now.Boot.Nanoseconds()
 	p.assignment = nil // all that matters from now on is in the entry
-	m.persist(p, func() { m.tellStarted(p) })
+	m.holdStart(p)
 	m.watchTimeout(p)
 	m.awaitExit(p)
 	if p.wish != nil {

@@ -196,6 +196,8 @@ func TestStartWhoseOutcomeIsUnknownIsAskedForAndNotRepeated(t *testing.T) {
 	s.startErr = func(string) error { return records.Errorf(records.ClassOutcomeUnknown, "cut") }
 	s.reach("starting")
 	s.settle()
+	s.pass(StartHold)
+	s.settle()
 	if heard[*actorv1.Started](s) == nil {
 		t.Error("what runs was not found")
 	}

@@ -35,6 +35,8 @@ type placement struct {
 	startCalled bool
 	// starting means that the driver has been asked to start it and has not answered.
 	starting bool
+	// held means that nobody has been told that it runs, nor the journal.
+	held bool
 	// creatingFrom and syncingFrom are on the monotonic clock.
 	creatingFrom time.Duration
 	syncingFrom  time.Duration
