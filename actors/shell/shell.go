@@ -182,7 +182,7 @@ func (s *shell) perform(ctx actor.Context, effect actors.Effect) {
 			ctx.Request(parent, &activation.Passivate{Deliveries: s.life.deliveries})
 		}
 	case actors.Log:
-		s.log(ctx, e)
+		writeLine(s.ports.Log, ctx.Self().GetId(), e)
 	default:
 		if s.ports.Perform == nil || !s.ports.Perform(effect, s.deliver(ctx)) {
 			panic(fmt.Sprintf("shell: nobody carries out a %T", effect))
@@ -259,20 +259,6 @@ func (s *shell) end() {
 		f.stop()
 	}
 	s.timers, s.follows = nil, nil
-}
-
-func (s *shell) log(ctx actor.Context, line actors.Log) {
-	log := s.ports.Log.Sugar().With("actor", ctx.Self().GetId())
-	switch line.Level {
-	case actors.LogDebug:
-		log.Debugw(line.Text, line.Fields...)
-	case actors.LogInfo:
-		log.Infow(line.Text, line.Fields...)
-	case actors.LogWarn:
-		log.Warnw(line.Text, line.Fields...)
-	default:
-		log.Errorw(line.Text, line.Fields...)
-	}
 }
 
 // HostClock is the clock of a host over the clock of the actors, so that both run
