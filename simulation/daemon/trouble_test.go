@@ -77,6 +77,7 @@ func TestDiskThatIsSlowMakesRunsSlowAndNothingElse(t *testing.T) {
 // A disk that stands still for a minute: calls are refused by their deadline with the
 // reason, readiness says it, and when it goes on all is well by itself.
 func TestDiskThatStandsStillForAMinute(t *testing.T) {
+	t.Parallel() // it waits
 	const still = time.Minute
 	d := newDisk(t)
 	n := startOn(t, d)
