@@ -1,6 +1,7 @@
 package nodes
 
 import (
+	"crypto/sha256"
 	"errors"
 	"maps"
 	"slices"
@@ -92,6 +93,17 @@ type labBox struct {
 	alive bool
 	// deaf boxes go on when they get TERM.
 	deaf bool
+	// token and hash are what it carries.
+	token, hash []byte
+}
+
+// strayBox is a sandbox of a run with a spec that was made by somebody whom no journal
+// remembers.
+func strayBox(run string, spec *recordv1.Spec) *labBox {
+	hash := sha256.Sum256(records.Encode(spec))
+	return &labBox{
+		run: run, attempt: 1, placement: 1, state: sandbox.StateRunning, alive: true, token: []byte("a token"), hash: hash[:],
+	}
 }
 
 // lab is the world of one machine: what is durable, what is on its way, and what
@@ -336,7 +348,7 @@ func (l *lab) drive(op SandboxOp) (SandboxResult, bool) {
 		if l.created != nil {
 			l.created(op.Spec)
 		}
-		l.boxes[op.ID] = &labBox{run: op.Spec.Run, attempt: op.Spec.Attempt, placement: op.Spec.Placement, state: sandbox.StateCreated, deaf: l.deaf}
+		l.boxes[op.ID] = &labBox{run: op.Spec.Run, attempt: op.Spec.Attempt, placement: op.Spec.Placement, state: sandbox.StateCreated, deaf: l.deaf, token: op.Spec.StartToken, hash: op.Spec.SpecHash}
 	case VerbStart:
 		if b == nil {
 			return missing, true
@@ -396,7 +408,7 @@ func (l *lab) drive(op SandboxOp) (SandboxResult, bool) {
 		var infos []sandbox.Info
 		for _, id := range slices.Sorted(maps.Keys(l.boxes)) {
 			b := l.boxes[id]
-			infos = append(infos, sandbox.Info{ID: id, Run: b.run, Attempt: b.attempt, Placement: b.placement, State: b.state})
+			infos = append(infos, sandbox.Info{ID: id, Run: b.run, Attempt: b.attempt, Placement: b.placement, State: b.state, StartToken: b.token, SpecHash: b.hash})
 		}
 		return SandboxResult{Infos: infos}, true
 	}

@@ -205,6 +205,8 @@ func (m *Machine) received(in actors.Received) {
 		m.toldToStop(message)
 	case *actorv1.Ack:
 		m.ack(message)
+	case *actorv1.Describe:
+		m.tellStep(message, in.From)
 	case *actorv1.Activate:
 	}
 }

@@ -4,7 +4,6 @@ import (
 	"fmt"
 
 	"github.com/errand-run/errand/actors"
-	"github.com/errand-run/errand/cluster/records"
 	recordv1 "github.com/errand-run/errand/messages/errand/record/v1"
 	"github.com/errand-run/errand/nodes/sandbox"
 )
@@ -64,11 +63,16 @@ func (m *Machine) adopted(found map[string]survivor) {
 	for _, id := range sortedKeys(m.placements) {
 		p := m.placements[id]
 		s, ok := take(found, id)
+		if strange := strangeTo(p.entry, s.info); ok && strange != "" {
+			// It is stopped with the others; what the journal speaks of is not there.
+			m.addOrphan(s, strange)
+			p.foreign, ok = true, false
+		}
 		m.adoptPlacement(p, s.info, ok)
 		m.settle(p)
 	}
 	for _, id := range sortedKeys(found) {
-		m.orphans[id] = &orphan{driver: found[id].driver, info: found[id].info}
+		m.addOrphan(found[id], "")
 	}
 	if m.fenced() || m.overdue(0) {
 		m.latch("its session ended while it was away")
@@ -121,16 +125,30 @@ func (m *Machine) adoptStarted(p *placement, info sandbox.Info, found bool) {
 		m.awaitExit(p)
 		m.expectExit(p)
 	case found && sameBoot && info.State == sandbox.StateRunning && p.started():
+		// It is journaled with what the entry is written for next.
+		p.entry.AdoptedAt = m.now.Milli()
 		m.watchTimeout(p)
 		m.awaitExit(p)
 		m.stopJournaled(p)
 	case found && sameBoot && info.State == sandbox.StateRunning:
 		m.running(p, m.now.Wall)
+	case p.foreign:
+		m.exit(p, m.foreignEnd(p))
 	case p.started():
 		m.exit(p, lost("the node was restarted and its sandbox is gone"))
 	default:
 		m.exit(p, startUnknown())
 	}
+}
+
+// foreignEnd is that of a placement in whose name another sandbox was found.
+func (m *Machine) foreignEnd(p *placement) *recordv1.Exit {
+	end := startUnknown()
+	if p.started() {
+		end = lost("")
+	}
+	end.Message = "the node was restarted and found another sandbox under the name of its own: " + m.orphans[p.id].strange
+	return end
 }
 
 // evict ends everything of an earlier session, and goes on when no process of it
@@ -156,98 +174,4 @@ func (m *Machine) evict(then func()) {
 	m.endOrphans()
 	m.whenEmpty = then
 	m.emptyPerhaps()
-}
-
-// orphan is a sandbox of this node that its journal does not know. Its processes
-// are killed, for nobody would tell how they end. What is left of it goes when its
-// run is seen twice not to need it, and else after a day.
-type orphan struct {
-	driver  string
-	info    sandbox.Info
-	ending  bool
-	killed  bool
-	looks   int
-	removes int
-	// kept: its run lives.
-	kept bool
-}
-
-// mayHaveRun tells whether its command may have been started.
-func (o *orphan) mayHaveRun() bool { return o.info.State != sandbox.StateCreated }
-
-// endOrphans kills them: when the node has its session, or before it opens
-// another one, for which no process of an earlier one may be left.
-func (m *Machine) endOrphans() {
-	for _, id := range sortedKeys(m.orphans) {
-		o := m.orphans[id]
-		if o.ending {
-			continue
-		}
-		o.ending = true
-		m.log(actors.LogWarn, "sandbox is not in the journal; it is stopped", "sandbox", o.info.ID, "run", o.info.Run, "driver", o.driver)
-		m.killOrphan(o, 0)
-	}
-}
-
-func (m *Machine) killOrphan(o *orphan, try int) {
-	m.do(SandboxOp{Verb: VerbKill, Driver: o.driver, ID: o.info.ID}, func(result SandboxResult) {
-		if result.Err != nil {
-			m.log(actors.LogWarn, "kill failed; it is tried again", "sandbox", o.info.ID, "error", result.Err.Error())
-			m.after("orphan/"+o.info.ID, backoff(try), func() { m.killOrphan(o, try+1) })
-			return
-		}
-		o.killed = true
-		m.emptyPerhaps()
-		m.pump()
-		if !o.mayHaveRun() {
-			// A create that a crash cut short: there is nothing to learn from it.
-			m.removeOrphan(o)
-			return
-		}
-		m.after("orphan/"+o.info.ID+"/hold", QuarantineHold, func() { m.removeOrphan(o) })
-		m.lookAfterOrphan(o)
-	})
-}
-
-// lookAfterOrphan reads the orphan's run, twice.
-func (m *Machine) lookAfterOrphan(o *orphan) {
-	if _, err := records.AppOfRun(o.info.Run); err != nil {
-		return
-	}
-	m.commit(records.Read(records.Get(m.keys.Run(o.info.Run))), func(result records.Result) {
-		again := func() { m.after("orphan/"+o.info.ID, OrphanConfirm, func() { m.lookAfterOrphan(o) }) }
-		if result.Err != nil {
-			again()
-			return
-		}
-		if kv, ok := result.First(0); ok {
-			if run, err := records.DecodeRun(kv); err != nil || !records.Terminal(run.GetStatus()) {
-				if !o.kept {
-					m.log(actors.LogWarn, "sandbox of a live run is not in the journal; it is kept until that has ended, or for a day", "sandbox", o.info.ID, "run", o.info.Run)
-				}
-				o.kept, o.looks = true, 0
-				again()
-				return
-			}
-		}
-		if o.looks++; o.looks < 2 {
-			again()
-			return
-		}
-		m.cancel("orphan/" + o.info.ID + "/hold")
-		m.removeOrphan(o)
-	})
-}
-
-func (m *Machine) removeOrphan(o *orphan) {
-	m.do(SandboxOp{Verb: VerbRemove, Driver: o.driver, ID: o.info.ID}, func(result SandboxResult) {
-		if result.Err != nil {
-			m.after("orphan/"+o.info.ID, backoff(o.removes), func() { m.removeOrphan(o) })
-			o.removes++
-			return
-		}
-		m.log(actors.LogInfo, "sandbox that was not in the journal is removed", "sandbox", o.info.ID, "run", o.info.Run)
-		delete(m.orphans, o.info.ID)
-		m.pump()
-	})
 }

@@ -91,6 +91,7 @@ func (m *Machine) exit(p *placement, exit *recordv1.Exit) {
 	if exit.GetStartedAt() == 0 {
 		exit.StartedAt = p.entry.GetStartedAt()
 	}
+	exit.AdoptedAt = p.entry.GetAdoptedAt()
 	exit.StopCause = p.entry.GetStopCause()
 	exit.StopDelivered = stopDelivered(p, exit)
 	p.entry.State = recordv1.JournalState_JOURNAL_STATE_EXITED
@@ -192,6 +193,10 @@ func (m *Machine) empty(p *placement, try int) {
 			return
 		}
 		p.entry.Exit.Leftover = p.entry.GetExit().GetLeftover() || result.Leftover
+		if p.entry.GetExit().Code == nil {
+			// Nobody saw the end: from here on it is sure that nothing of it runs.
+			p.entry.Exit.EmptiedAt = m.now.Milli()
+		}
 		p.emptied = true
 		m.settle(p)
 		m.flush(p)
@@ -274,6 +279,10 @@ func (m *Machine) tearDown(p *placement) {
 		return
 	}
 	p.tearing = true
+	if p.foreign {
+		m.tornDown(p)
+		return
+	}
 	if !p.mayExist && !p.recovered && !p.startCalled && p.entry.GetState() == recordv1.JournalState_JOURNAL_STATE_VOID {
 		m.tornDown(p)
 		return
@@ -342,11 +351,7 @@ func (m *Machine) quarantine(p *placement) {
 	m.settle(p)
 	m.log(actors.LogWarn, "run is not known; its outcome is kept for a while", "run", p.key.Run, "attempt", p.key.Attempt)
 	m.persist(p, func() {})
-	at := p.entry.GetExit().GetAt()
-	if p.entry.GetState() == recordv1.JournalState_JOURNAL_STATE_VOID {
-		at = p.entry.GetVoid().GetAt()
-	}
-	left := QuarantineHold - time.Duration(m.now.Milli()-at)*time.Millisecond
+	left := QuarantineHold - time.Duration(m.now.Milli()-endedAt(p.entry))*time.Millisecond
 	m.after("quarantine/"+p.id, min(max(left, 0), QuarantineHold), func() {
 		p.acked = true
 		m.forgetPerhaps(p)

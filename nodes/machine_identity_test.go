@@ -16,7 +16,7 @@ const orphanRun = "r.default.orphan"
 // withOrphan puts a sandbox beside the station's that no journal knows.
 func (s *station) withOrphan() (id string) {
 	id = records.SandboxID(orphanRun, 1, 1)
-	s.boxes[id] = &labBox{run: orphanRun, attempt: 1, placement: 1, state: sandbox.StateRunning, alive: true}
+	s.boxes[id] = strayBox(orphanRun, nil)
 	return id
 }
 

@@ -119,7 +119,7 @@ func TestJournalThatWentBackInTimeDoesNotVoid(t *testing.T) {
 func TestSandboxWithoutAnEntryIsKilledAndGoesWhenItsRunIsSeenGoneTwice(t *testing.T) {
 	s := newStation(t)
 	id := records.SandboxID("r.default.orphan", 1, 1)
-	s.boxes[id] = &labBox{run: "r.default.orphan", attempt: 1, placement: 1, state: sandbox.StateRunning, alive: true}
+	s.boxes[id] = strayBox("r.default.orphan", nil)
 	s.restart()
 	if b := s.boxes[id]; b == nil || b.alive {
 		t.Fatalf("sandbox %+v", b)
@@ -141,7 +141,7 @@ func TestSandboxOfALiveRunWithoutAnEntryIsKeptForADay(t *testing.T) {
 	run := &recordv1.Run{Id: "r.default.orphan", App: "default", Status: recordv1.Status_STATUS_RUNNING}
 	s.lab.commit(s.keys.Create(run, 1))
 	id := records.SandboxID(run.GetId(), 1, 1)
-	s.boxes[id] = &labBox{run: run.GetId(), attempt: 1, placement: 1, state: sandbox.StateRunning, alive: true}
+	s.boxes[id] = strayBox(run.GetId(), run.GetSpec())
 	s.restart()
 	s.pass(QuarantineHold - time.Second)
 	s.settle()
@@ -162,7 +162,7 @@ func TestSandboxWithoutAnEntryGoesWhenItsRunHasEnded(t *testing.T) {
 	run := &recordv1.Run{Id: "r.default.orphan", App: "default", Status: recordv1.Status_STATUS_RUNNING}
 	created := s.lab.commit(s.keys.Create(run, 1))
 	id := records.SandboxID(run.GetId(), 1, 1)
-	s.boxes[id] = &labBox{run: run.GetId(), attempt: 1, placement: 1, state: sandbox.StateRunning, alive: true}
+	s.boxes[id] = strayBox(run.GetId(), run.GetSpec())
 	s.restart()
 	for range 5 {
 		s.pass(OrphanConfirm)

@@ -190,6 +190,7 @@ func (m *Machine) opened(session int64) {
 			m.reach(PhaseRegistered)
 		}
 		m.endOrphans()
+		m.journalQuarantine()
 		for _, id := range sortedKeys(m.placements) {
 			if p := m.placements[id]; m.unheardPerhaps(p) {
 				m.remind(p)

@@ -85,7 +85,9 @@ type placement struct {
 	ackCommit                int64
 	quarantined              bool
 	tearing                  bool
-	tornDown                 bool
+	// foreign means that the sandbox of its name is another's, which is in quarantine.
+	foreign  bool
+	tornDown bool
 }
 
 // unseen is the end of a placement that no driver has told.

@@ -22,6 +22,7 @@ func finish(
 ) decision {
 	run.Status, run.Reason = status, reason
 	run.EndedAt = max(now.Milli(), run.GetStartedAt(), run.GetQueuedAt())
+	notePlaced(run)
 	run.Placement = nil
 	run.HoldReason, run.HoldMessage = recordv1.Reason_REASON_UNSPECIFIED, ""
 	// A run that ends before it was ever placed has no attempt to show.
@@ -60,12 +61,17 @@ func cancelPlaced(now actors.Instant, s snapshot, r request) decision {
 	m := r.(cancel)
 	answer := answerFollow(m, actorv1.Canceled_OUTCOME_RECORDED)
 	wanted := wishOf(now, m)
+	run := proto.CloneOf(s.run)
 	if have := s.run.GetWish(); have.GetReason() == recordv1.Reason_REASON_CANCELED {
 		if have.GetForce() || !wanted.GetForce() {
 			return decision{after: []follow{answer}}
 		}
+		remember(run, stopEvent(run, wanted))
 		wanted.By, wanted.At = have.GetBy(), have.GetAt()
+	} else if have != nil {
+		rememberWish(run)
 	}
+	s.run = run
 	return wish(now, s, wanted, answer)
 }
 

@@ -63,7 +63,8 @@ func (m *Machine) sawNode(now actors.Instant, node records.KV, info records.KV) 
 	}
 	a := m.absence
 	a.wait = max(a.wait, m.cfg.Loss.after(m.windowOf(info)))
-	m.snapshot.presence = &presence{gone: true, left: max(0, a.since+a.wait-now.Mono)}
+	left := a.since + a.wait - now.Mono
+	m.snapshot.presence = &presence{gone: true, left: max(0, left), over: max(0, -left)}
 }
 
 // windowOf is how long a node may go on after its last confirmed renewal. One that
@@ -116,6 +117,7 @@ func lookForNode(now actors.Instant, s snapshot) (decision, bool) {
 func lose(now actors.Instant, s snapshot) decision {
 	run := proto.CloneOf(s.run)
 	node, session := run.GetPlacement().GetNode(), run.GetPlacement().GetSession()
+	noteSafe(run, recordv1.SafeBy_SAFE_BY_FENCE, milliAfter(now, -s.presence.over))
 	result := outcome{status: recordv1.Status_STATUS_FAILED, reason: recordv1.Reason_REASON_NODE_LOST, message: lostText(node)}
 	if phaseOf(run) == placed {
 		if stopped, ok := stoppedUnseen(run, recordv1.Reason_REASON_START_UNKNOWN, nil); ok {

@@ -72,6 +72,10 @@ type Machine struct {
 	doubts []*flight
 
 	round *round
+	// refusedBy said no in the last round, which ended at refusedAt on the monotonic
+	// clock. It is kept for those who ask why the run waits.
+	refusedBy []refusal
+	refusedAt time.Duration
 	// askAgain is when, on the monotonic clock, nodes may be asked again.
 	askAgain time.Duration
 	// absence is set while the run waits for a node whose session is over.
@@ -94,7 +98,7 @@ func (m *Machine) Step(now actors.Instant, in actors.Input) []actors.Effect {
 	case actors.Activated:
 		m.activate()
 	case actors.Received:
-		m.receive(in)
+		m.receive(now, in)
 	case actors.Committed:
 		m.committed(now, in)
 	case actors.TimerFired:
@@ -152,9 +156,13 @@ func (m *Machine) know(created *actorv1.Wake) bool {
 	return true
 }
 
-func (m *Machine) receive(in actors.Received) {
+func (m *Machine) receive(now actors.Instant, in actors.Received) {
 	if about, ok := in.Message.(interface{ GetRun() string }); ok && about.GetRun() != "" && about.GetRun() != m.id {
 		m.log(actors.LogWarn, "dropped a message about another run", "message", nameOf(in.Message), "about", about.GetRun())
+		return
+	}
+	if _, ok := in.Message.(*actorv1.Explain); ok {
+		m.explain(now, in.From)
 		return
 	}
 	m.begin(in.Message)

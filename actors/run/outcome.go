@@ -1,6 +1,7 @@
 package run
 
 import (
+	"github.com/errand-run/errand/actors"
 	"github.com/errand-run/errand/cluster/records"
 	recordv1 "github.com/errand-run/errand/messages/errand/record/v1"
 )
@@ -165,7 +166,7 @@ func failureOf(reason recordv1.Reason) recordv1.Reason {
 }
 
 // recordExit keeps what was observed in the attempt's record.
-func recordExit(run *recordv1.Run, exit *recordv1.Exit, result outcome) {
+func recordExit(now actors.Instant, run *recordv1.Run, exit *recordv1.Exit, result outcome) {
 	attempt := attemptOf(run)
 	if attempt.GetStartedAt() <= 0 {
 		attempt.StartedAt = exit.GetStartedAt()
@@ -174,6 +175,16 @@ func recordExit(run *recordv1.Run, exit *recordv1.Exit, result outcome) {
 	attempt.LogComplete, attempt.Leftover = exit.GetLogComplete(), exit.GetLeftover()
 	attempt.OomKilled = exit.GetOomKilled()
 	attempt.Signals = records.BoundSignals(exit.GetSignals())
+	attempt.AdoptedAt, attempt.MemoryPeakBytes = exit.GetAdoptedAt(), exit.GetMemoryPeakBytes()
+	if isLoss(unobserved(exit)) {
+		// A node tells an end once nothing of it is left: an earlier version did not say when
+		// that was, but it was before now.
+		at := exit.GetEmptiedAt()
+		if at <= 0 {
+			at = now.Milli()
+		}
+		noteSafe(run, recordv1.SafeBy_SAFE_BY_EMPTY, at)
+	}
 	if result.code != nil {
 		code := *result.code
 		attempt.ExitCode, attempt.Signal = &code, exit.GetSignal()

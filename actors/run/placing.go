@@ -145,7 +145,11 @@ func (m *Machine) endRoundOf(now actors.Instant, r request, d decision) {
 	switch r.(type) {
 	case granted:
 		m.endRound()
+		m.refusedBy = nil
 	case refused:
+		if m.round != nil {
+			m.refusedBy, m.refusedAt = m.round.refusals, now.Mono
+		}
 		m.endRound()
 		m.askAgain = now.Mono + d.lookAgain
 	}

@@ -100,6 +100,9 @@ func again(now actors.Instant, run *recordv1.Run, result outcome, after ...follo
 	if isLoss(result.reason) {
 		avoid(run, node)
 	}
+	notePlaced(run)
+	rememberWish(run)
+	rememberOverdue(run)
 	run.Attempt++
 	run.Status, run.Reason, run.Message, run.ExitCode = recordv1.Status_STATUS_PENDING, recordv1.Reason_REASON_UNSPECIFIED, "", nil
 	run.Placement, run.Placements, run.Voids, run.Wish = nil, 0, 0, nil
@@ -112,14 +115,17 @@ func again(now actors.Instant, run *recordv1.Run, result outcome, after ...follo
 // retryWait is how long a run waits before its current attempt, 0 for the first. The
 // waits of a run never get shorter: all of them are longer by the same part, which
 // follows from the run's id.
-func retryWait(run *recordv1.Run) time.Duration {
+func retryWait(run *recordv1.Run) time.Duration { return retryWaitBefore(run, run.GetAttempt()) }
+
+// retryWaitBefore is how long a run waits before one of its attempts.
+func retryWaitBefore(run *recordv1.Run, attempt int32) time.Duration {
 	retry := run.GetSpec().GetRetry()
-	if run.GetAttempt() < 2 || retry == nil {
+	if attempt < 2 || retry == nil {
 		return 0
 	}
 	wait := time.Duration(retry.GetBackoffMs()) * time.Millisecond
 	most := time.Duration(retry.GetBackoffMaxMs()) * time.Millisecond
-	for n := run.GetAttempt() - 2; n > 0 && wait < most; n-- {
+	for n := attempt - 2; n > 0 && wait < most; n-- {
 		wait *= 2
 	}
 	wait = min(wait, max(most, time.Duration(retry.GetBackoffMs())*time.Millisecond))

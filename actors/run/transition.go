@@ -126,8 +126,9 @@ type snapshot struct {
 // presence is what the store says of the session that a placement is in.
 type presence struct {
 	gone bool
-	// left is how long a run must still wait for it that is gone.
-	left time.Duration
+	// left is how long a run must still wait for it that is gone, over how long ago that
+	// wait has ended.
+	left, over time.Duration
 }
 
 // change is the transaction that a decision needs.
@@ -361,6 +362,7 @@ func hold(now actors.Instant, s snapshot, r request) decision {
 		return decision{lookAgain: wait}
 	}
 	run.HoldReason, run.HoldMessage = recordv1.Reason_REASON_UNSPECIFIED, m.message
+	remember(run, &recordv1.RunEvent{Kind: eventRefused, At: now.Milli(), Attempt: run.GetAttempt(), Message: m.message})
 	return decision{
 		change: changeUpdate, run: run, lookAgain: wait,
 		nextWake: earlier(startDeadline(run), milliAfter(now, wait)),
@@ -395,6 +397,10 @@ func leave(now actors.Instant, s snapshot, r request) decision {
 	run.Placement = nil
 	run.Attempts = withoutCurrent(run)
 	run.NotBefore = milliAfter(now, wait)
+	remember(run, &recordv1.RunEvent{
+		Kind: eventLeft, At: now.Milli(), Attempt: run.GetAttempt(), Placement: m.GetPlacement(), Node: node,
+		Reason: void.GetReason(), Message: voidText(void), PlacedAt: s.run.GetPlacement().GetPlacedAt(), Until: run.GetNotBefore(),
+	})
 	return decision{
 		change: changeUnplace, run: run, node: node, nextWake: nextWake(now, run), after: []follow{ack},
 	}
@@ -410,6 +416,7 @@ func voidRunning(now actors.Instant, s snapshot, r request) decision {
 	run := proto.CloneOf(s.run)
 	node := run.GetPlacement().GetNode()
 	result := outcome{status: recordv1.Status_STATUS_FAILED, reason: recordv1.Reason_REASON_START_UNKNOWN, message: contradiction(node)}
+	noteSafe(run, recordv1.SafeBy_SAFE_BY_VOID, now.Milli())
 	if tryAgain(run, result) {
 		return again(now, run, result, ackOf(r, false))
 	}
@@ -428,6 +435,7 @@ func start(now actors.Instant, s snapshot, r request) decision {
 	run.Voids, run.HoldReason, run.HoldMessage = 0, recordv1.Reason_REASON_UNSPECIFIED, ""
 	// The command beat the start deadline: there is nothing left to wish for.
 	if run.GetWish().GetReason() == recordv1.Reason_REASON_START_DEADLINE {
+		rememberWish(run)
 		run.Wish = nil
 	}
 	attemptOf(run).Status = recordv1.Status_STATUS_RUNNING
@@ -445,7 +453,7 @@ func end(now actors.Instant, s snapshot, r request) decision {
 		noteStart(now, run, exit.GetStartedAt())
 	}
 	result := outcomeOf(run, exit)
-	recordExit(run, exit, result)
+	recordExit(now, run, exit, result)
 	if tryAgain(run, result) {
 		return again(now, run, result, ackOf(r, false))
 	}

@@ -106,16 +106,20 @@ func oomText(run *recordv1.Run, exit *recordv1.Exit) string {
 }
 
 func memoryOf(run *recordv1.Run) string {
-	limit := run.GetSpec().GetMemoryBytes()
+	if limit := run.GetSpec().GetMemoryBytes(); limit > 0 {
+		return " of " + memoryText(limit)
+	}
+	return ""
+}
+
+func memoryText(bytes int64) string {
 	switch {
-	case limit <= 0:
-		return ""
-	case limit%(1<<30) == 0:
-		return fmt.Sprintf(" of %d GiB", limit>>30)
-	case limit%(1<<20) == 0:
-		return fmt.Sprintf(" of %d MiB", limit>>20)
+	case bytes%(1<<30) == 0:
+		return fmt.Sprintf("%d GiB", bytes>>30)
+	case bytes%(1<<20) == 0:
+		return fmt.Sprintf("%d MiB", bytes>>20)
 	default:
-		return fmt.Sprintf(" of %d bytes", limit)
+		return fmt.Sprintf("%d bytes", bytes)
 	}
 }
 

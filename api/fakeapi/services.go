@@ -360,3 +360,12 @@ func (i *imageService) Remove(_ context.Context, request *errandv1.RemoveImageRe
 	}
 	return nil, fail(connect.CodeNotFound, "there is no image %s", request.GetName())
 }
+
+func (r *runService) Explain(_ context.Context, request *errandv1.ExplainRunRequest) (*errandv1.ExplainRunResponse, error) {
+	live, err := r.find(request.GetId())
+	if err != nil {
+		return nil, err
+	}
+	run := live.Run()
+	return &errandv1.ExplainRunResponse{Run: run, Causes: []*errandv1.Cause{{Code: run.GetStatus().String(), Message: run.GetMessage()}}}, nil
+}

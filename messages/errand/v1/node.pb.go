@@ -38,7 +38,14 @@ type Node struct {
 	RegisteredAt *timestamppb.Timestamp `protobuf:"bytes,10,opt,name=registered_at,json=registeredAt,proto3" json:"registered_at,omitempty"`
 	BootId       string                 `protobuf:"bytes,11,opt,name=boot_id,json=bootId,proto3" json:"boot_id,omitempty"`
 	// Sandboxes that have not ended.
-	Sandboxes     int64 `protobuf:"varint,12,opt,name=sandboxes,proto3" json:"sandboxes,omitempty"`
+	Sandboxes int64 `protobuf:"varint,12,opt,name=sandboxes,proto3" json:"sandboxes,omitempty"`
+	// What the node keeps for a while that nothing accounts for, at most 256 of them; told
+	// by Get alone.
+	Quarantined []*Quarantined `protobuf:"bytes,13,rep,name=quarantined,proto3" json:"quarantined,omitempty"`
+	// How many there are.
+	QuarantinedCount int64 `protobuf:"varint,14,opt,name=quarantined_count,json=quarantinedCount,proto3" json:"quarantined_count,omitempty"`
+	// The node did not say: what is above is what the store knows of it.
+	Silent        bool `protobuf:"varint,15,opt,name=silent,proto3" json:"silent,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -157,6 +164,134 @@ func (x *Node) GetSandboxes() int64 {
 	return 0
 }
 
+func (x *Node) GetQuarantined() []*Quarantined {
+	if x != nil {
+		return x.Quarantined
+	}
+	return nil
+}
+
+func (x *Node) GetQuarantinedCount() int64 {
+	if x != nil {
+		return x.QuarantinedCount
+	}
+	return 0
+}
+
+func (x *Node) GetSilent() bool {
+	if x != nil {
+		return x.Silent
+	}
+	return false
+}
+
+// Quarantined is a sandbox of the node that nothing accounts for, or an outcome of a run
+// that nobody knows. A sandbox is stopped; neither is ever adopted.
+type Quarantined struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Empty for an outcome.
+	Sandbox string `protobuf:"bytes,1,opt,name=sandbox,proto3" json:"sandbox,omitempty"`
+	Driver  string `protobuf:"bytes,2,opt,name=driver,proto3" json:"driver,omitempty"`
+	// What it claims to be of.
+	Run     string                 `protobuf:"bytes,3,opt,name=run,proto3" json:"run,omitempty"`
+	Attempt int32                  `protobuf:"varint,4,opt,name=attempt,proto3" json:"attempt,omitempty"`
+	Since   *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=since,proto3" json:"since,omitempty"`
+	// When it is removed.
+	Until *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=until,proto3" json:"until,omitempty"`
+	// Why it is kept, in one sentence.
+	Reason string `protobuf:"bytes,7,opt,name=reason,proto3" json:"reason,omitempty"`
+	// Something of it may still be running: it is being killed.
+	Running       bool `protobuf:"varint,8,opt,name=running,proto3" json:"running,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Quarantined) Reset() {
+	*x = Quarantined{}
+	mi := &file_errand_v1_node_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Quarantined) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Quarantined) ProtoMessage() {}
+
+func (x *Quarantined) ProtoReflect() protoreflect.Message {
+	mi := &file_errand_v1_node_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Quarantined.ProtoReflect.Descriptor instead.
+func (*Quarantined) Descriptor() ([]byte, []int) {
+	return file_errand_v1_node_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *Quarantined) GetSandbox() string {
+	if x != nil {
+		return x.Sandbox
+	}
+	return ""
+}
+
+func (x *Quarantined) GetDriver() string {
+	if x != nil {
+		return x.Driver
+	}
+	return ""
+}
+
+func (x *Quarantined) GetRun() string {
+	if x != nil {
+		return x.Run
+	}
+	return ""
+}
+
+func (x *Quarantined) GetAttempt() int32 {
+	if x != nil {
+		return x.Attempt
+	}
+	return 0
+}
+
+func (x *Quarantined) GetSince() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Since
+	}
+	return nil
+}
+
+func (x *Quarantined) GetUntil() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Until
+	}
+	return nil
+}
+
+func (x *Quarantined) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *Quarantined) GetRunning() bool {
+	if x != nil {
+		return x.Running
+	}
+	return false
+}
+
 type ListNodesRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -165,7 +300,7 @@ type ListNodesRequest struct {
 
 func (x *ListNodesRequest) Reset() {
 	*x = ListNodesRequest{}
-	mi := &file_errand_v1_node_proto_msgTypes[1]
+	mi := &file_errand_v1_node_proto_msgTypes[2]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -177,7 +312,7 @@ func (x *ListNodesRequest) String() string {
 func (*ListNodesRequest) ProtoMessage() {}
 
 func (x *ListNodesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_errand_v1_node_proto_msgTypes[1]
+	mi := &file_errand_v1_node_proto_msgTypes[2]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -190,7 +325,7 @@ func (x *ListNodesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListNodesRequest.ProtoReflect.Descriptor instead.
 func (*ListNodesRequest) Descriptor() ([]byte, []int) {
-	return file_errand_v1_node_proto_rawDescGZIP(), []int{1}
+	return file_errand_v1_node_proto_rawDescGZIP(), []int{2}
 }
 
 type ListNodesResponse struct {
@@ -202,7 +337,7 @@ type ListNodesResponse struct {
 
 func (x *ListNodesResponse) Reset() {
 	*x = ListNodesResponse{}
-	mi := &file_errand_v1_node_proto_msgTypes[2]
+	mi := &file_errand_v1_node_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -214,7 +349,7 @@ func (x *ListNodesResponse) String() string {
 func (*ListNodesResponse) ProtoMessage() {}
 
 func (x *ListNodesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_errand_v1_node_proto_msgTypes[2]
+	mi := &file_errand_v1_node_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -227,7 +362,7 @@ func (x *ListNodesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListNodesResponse.ProtoReflect.Descriptor instead.
 func (*ListNodesResponse) Descriptor() ([]byte, []int) {
-	return file_errand_v1_node_proto_rawDescGZIP(), []int{2}
+	return file_errand_v1_node_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *ListNodesResponse) GetNodes() []*Node {
@@ -246,7 +381,7 @@ type GetNodeRequest struct {
 
 func (x *GetNodeRequest) Reset() {
 	*x = GetNodeRequest{}
-	mi := &file_errand_v1_node_proto_msgTypes[3]
+	mi := &file_errand_v1_node_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -258,7 +393,7 @@ func (x *GetNodeRequest) String() string {
 func (*GetNodeRequest) ProtoMessage() {}
 
 func (x *GetNodeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_errand_v1_node_proto_msgTypes[3]
+	mi := &file_errand_v1_node_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -271,7 +406,7 @@ func (x *GetNodeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetNodeRequest.ProtoReflect.Descriptor instead.
 func (*GetNodeRequest) Descriptor() ([]byte, []int) {
-	return file_errand_v1_node_proto_rawDescGZIP(), []int{3}
+	return file_errand_v1_node_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *GetNodeRequest) GetId() string {
@@ -292,7 +427,7 @@ type GetNodeResponse struct {
 
 func (x *GetNodeResponse) Reset() {
 	*x = GetNodeResponse{}
-	mi := &file_errand_v1_node_proto_msgTypes[4]
+	mi := &file_errand_v1_node_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -304,7 +439,7 @@ func (x *GetNodeResponse) String() string {
 func (*GetNodeResponse) ProtoMessage() {}
 
 func (x *GetNodeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_errand_v1_node_proto_msgTypes[4]
+	mi := &file_errand_v1_node_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -317,7 +452,7 @@ func (x *GetNodeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetNodeResponse.ProtoReflect.Descriptor instead.
 func (*GetNodeResponse) Descriptor() ([]byte, []int) {
-	return file_errand_v1_node_proto_rawDescGZIP(), []int{4}
+	return file_errand_v1_node_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *GetNodeResponse) GetNode() *Node {
@@ -338,7 +473,7 @@ var File_errand_v1_node_proto protoreflect.FileDescriptor
 
 const file_errand_v1_node_proto_rawDesc = "" +
 	"\n" +
-	"\x14errand/v1/node.proto\x12\terrand.v1\x1a\x15errand/v1/image.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xf3\x02\n" +
+	"\x14errand/v1/node.proto\x12\terrand.v1\x1a\x15errand/v1/image.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xf2\x03\n" +
 	"\x04Node\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x12\n" +
 	"\x04uuid\x18\x02 \x01(\tR\x04uuid\x12\x18\n" +
@@ -353,7 +488,19 @@ const file_errand_v1_node_proto_rawDesc = "" +
 	"\rregistered_at\x18\n" +
 	" \x01(\v2\x1a.google.protobuf.TimestampR\fregisteredAt\x12\x17\n" +
 	"\aboot_id\x18\v \x01(\tR\x06bootId\x12\x1c\n" +
-	"\tsandboxes\x18\f \x01(\x03R\tsandboxes\"\x12\n" +
+	"\tsandboxes\x18\f \x01(\x03R\tsandboxes\x128\n" +
+	"\vquarantined\x18\r \x03(\v2\x16.errand.v1.QuarantinedR\vquarantined\x12+\n" +
+	"\x11quarantined_count\x18\x0e \x01(\x03R\x10quarantinedCount\x12\x16\n" +
+	"\x06silent\x18\x0f \x01(\bR\x06silent\"\x81\x02\n" +
+	"\vQuarantined\x12\x18\n" +
+	"\asandbox\x18\x01 \x01(\tR\asandbox\x12\x16\n" +
+	"\x06driver\x18\x02 \x01(\tR\x06driver\x12\x10\n" +
+	"\x03run\x18\x03 \x01(\tR\x03run\x12\x18\n" +
+	"\aattempt\x18\x04 \x01(\x05R\aattempt\x120\n" +
+	"\x05since\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\x120\n" +
+	"\x05until\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\x05until\x12\x16\n" +
+	"\x06reason\x18\a \x01(\tR\x06reason\x12\x18\n" +
+	"\arunning\x18\b \x01(\bR\arunning\"\x12\n" +
 	"\x10ListNodesRequest\":\n" +
 	"\x11ListNodesResponse\x12%\n" +
 	"\x05nodes\x18\x01 \x03(\v2\x0f.errand.v1.NodeR\x05nodes\" \n" +
@@ -378,30 +525,34 @@ func file_errand_v1_node_proto_rawDescGZIP() []byte {
 	return file_errand_v1_node_proto_rawDescData
 }
 
-var file_errand_v1_node_proto_msgTypes = make([]protoimpl.MessageInfo, 5)
+var file_errand_v1_node_proto_msgTypes = make([]protoimpl.MessageInfo, 6)
 var file_errand_v1_node_proto_goTypes = []any{
 	(*Node)(nil),                  // 0: errand.v1.Node
-	(*ListNodesRequest)(nil),      // 1: errand.v1.ListNodesRequest
-	(*ListNodesResponse)(nil),     // 2: errand.v1.ListNodesResponse
-	(*GetNodeRequest)(nil),        // 3: errand.v1.GetNodeRequest
-	(*GetNodeResponse)(nil),       // 4: errand.v1.GetNodeResponse
-	(*timestamppb.Timestamp)(nil), // 5: google.protobuf.Timestamp
-	(*ImagePull)(nil),             // 6: errand.v1.ImagePull
+	(*Quarantined)(nil),           // 1: errand.v1.Quarantined
+	(*ListNodesRequest)(nil),      // 2: errand.v1.ListNodesRequest
+	(*ListNodesResponse)(nil),     // 3: errand.v1.ListNodesResponse
+	(*GetNodeRequest)(nil),        // 4: errand.v1.GetNodeRequest
+	(*GetNodeResponse)(nil),       // 5: errand.v1.GetNodeResponse
+	(*timestamppb.Timestamp)(nil), // 6: google.protobuf.Timestamp
+	(*ImagePull)(nil),             // 7: errand.v1.ImagePull
 }
 var file_errand_v1_node_proto_depIdxs = []int32{
-	5, // 0: errand.v1.Node.registered_at:type_name -> google.protobuf.Timestamp
-	0, // 1: errand.v1.ListNodesResponse.nodes:type_name -> errand.v1.Node
-	0, // 2: errand.v1.GetNodeResponse.node:type_name -> errand.v1.Node
-	6, // 3: errand.v1.GetNodeResponse.pulls:type_name -> errand.v1.ImagePull
-	1, // 4: errand.v1.NodeService.List:input_type -> errand.v1.ListNodesRequest
-	3, // 5: errand.v1.NodeService.Get:input_type -> errand.v1.GetNodeRequest
-	2, // 6: errand.v1.NodeService.List:output_type -> errand.v1.ListNodesResponse
-	4, // 7: errand.v1.NodeService.Get:output_type -> errand.v1.GetNodeResponse
-	6, // [6:8] is the sub-list for method output_type
-	4, // [4:6] is the sub-list for method input_type
-	4, // [4:4] is the sub-list for extension type_name
-	4, // [4:4] is the sub-list for extension extendee
-	0, // [0:4] is the sub-list for field type_name
+	6, // 0: errand.v1.Node.registered_at:type_name -> google.protobuf.Timestamp
+	1, // 1: errand.v1.Node.quarantined:type_name -> errand.v1.Quarantined
+	6, // 2: errand.v1.Quarantined.since:type_name -> google.protobuf.Timestamp
+	6, // 3: errand.v1.Quarantined.until:type_name -> google.protobuf.Timestamp
+	0, // 4: errand.v1.ListNodesResponse.nodes:type_name -> errand.v1.Node
+	0, // 5: errand.v1.GetNodeResponse.node:type_name -> errand.v1.Node
+	7, // 6: errand.v1.GetNodeResponse.pulls:type_name -> errand.v1.ImagePull
+	2, // 7: errand.v1.NodeService.List:input_type -> errand.v1.ListNodesRequest
+	4, // 8: errand.v1.NodeService.Get:input_type -> errand.v1.GetNodeRequest
+	3, // 9: errand.v1.NodeService.List:output_type -> errand.v1.ListNodesResponse
+	5, // 10: errand.v1.NodeService.Get:output_type -> errand.v1.GetNodeResponse
+	9, // [9:11] is the sub-list for method output_type
+	7, // [7:9] is the sub-list for method input_type
+	7, // [7:7] is the sub-list for extension type_name
+	7, // [7:7] is the sub-list for extension extendee
+	0, // [0:7] is the sub-list for field type_name
 }
 
 func init() { file_errand_v1_node_proto_init() }
@@ -416,7 +567,7 @@ func file_errand_v1_node_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_errand_v1_node_proto_rawDesc), len(file_errand_v1_node_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   5,
+			NumMessages:   6,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -916,9 +916,23 @@ type Attempt struct {
 	Status      Status `protobuf:"varint,11,opt,name=status,proto3,enum=errand.v1.Status" json:"status,omitempty"`
 	// The stop signals that the engine sent to the command, oldest first; at most 4.
 	// They are known when the attempt has ended.
-	Signals       []*SentSignal `protobuf:"bytes,12,rep,name=signals,proto3" json:"signals,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Signals []*SentSignal `protobuf:"bytes,12,rep,name=signals,proto3" json:"signals,omitempty"`
+	// When it was placed on its node; known when the attempt has ended.
+	PlacedAt *timestamppb.Timestamp `protobuf:"bytes,13,opt,name=placed_at,json=placedAt,proto3" json:"placed_at,omitempty"`
+	// Of an attempt whose end nobody saw: the earliest moment at which no copy of it can
+	// be running any more. Absent while that is not known.
+	SafeAt *timestamppb.Timestamp `protobuf:"bytes,14,opt,name=safe_at,json=safeAt,proto3" json:"safe_at,omitempty"`
+	// By what that is known: EMPTY (its node found its cgroup empty), FENCE (a node without
+	// a session has stopped all that it runs by then) or VOID (its node says that it never
+	// started).
+	SafeBy string `protobuf:"bytes,15,opt,name=safe_by,json=safeBy,proto3" json:"safe_by,omitempty"`
+	// When a daemon that was started anew last took the running command over; known when
+	// the attempt has ended.
+	AdoptedAt *timestamppb.Timestamp `protobuf:"bytes,16,opt,name=adopted_at,json=adoptedAt,proto3" json:"adopted_at,omitempty"`
+	// The most memory that the attempt has used, in bytes; known of one that ran out of it.
+	MemoryPeakBytes int64 `protobuf:"varint,17,opt,name=memory_peak_bytes,json=memoryPeakBytes,proto3" json:"memory_peak_bytes,omitempty"`
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
 }
 
 func (x *Attempt) Reset() {
@@ -1035,6 +1049,41 @@ func (x *Attempt) GetSignals() []*SentSignal {
 	return nil
 }
 
+func (x *Attempt) GetPlacedAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.PlacedAt
+	}
+	return nil
+}
+
+func (x *Attempt) GetSafeAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.SafeAt
+	}
+	return nil
+}
+
+func (x *Attempt) GetSafeBy() string {
+	if x != nil {
+		return x.SafeBy
+	}
+	return ""
+}
+
+func (x *Attempt) GetAdoptedAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.AdoptedAt
+	}
+	return nil
+}
+
+func (x *Attempt) GetMemoryPeakBytes() int64 {
+	if x != nil {
+		return x.MemoryPeakBytes
+	}
+	return 0
+}
+
 // SentSignal is a stop signal that the engine sent to a command.
 type SentSignal struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1108,6 +1157,141 @@ func (x *SentSignal) GetReason() Reason {
 	return Reason_REASON_UNSPECIFIED
 }
 
+// RunEvent is one thing that became of a run.
+type RunEvent struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	At    *timestamppb.Timestamp `protobuf:"bytes,1,opt,name=at,proto3" json:"at,omitempty"`
+	// A stable code: QUEUED, REFUSED, PLACED, LEFT, STARTED, ADOPTED, STOP, SIGNAL, OVERDUE,
+	// EXITED, LOST, NOT_STARTED, SAFE, RETRY, LATE_EXIT or FINISHED.
+	Kind    string `protobuf:"bytes,2,opt,name=kind,proto3" json:"kind,omitempty"`
+	Attempt int32  `protobuf:"varint,3,opt,name=attempt,proto3" json:"attempt,omitempty"`
+	Node    string `protobuf:"bytes,4,opt,name=node,proto3" json:"node,omitempty"`
+	// One sentence for people.
+	Message       string `protobuf:"bytes,5,opt,name=message,proto3" json:"message,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RunEvent) Reset() {
+	*x = RunEvent{}
+	mi := &file_errand_v1_run_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RunEvent) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RunEvent) ProtoMessage() {}
+
+func (x *RunEvent) ProtoReflect() protoreflect.Message {
+	mi := &file_errand_v1_run_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RunEvent.ProtoReflect.Descriptor instead.
+func (*RunEvent) Descriptor() ([]byte, []int) {
+	return file_errand_v1_run_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *RunEvent) GetAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.At
+	}
+	return nil
+}
+
+func (x *RunEvent) GetKind() string {
+	if x != nil {
+		return x.Kind
+	}
+	return ""
+}
+
+func (x *RunEvent) GetAttempt() int32 {
+	if x != nil {
+		return x.Attempt
+	}
+	return 0
+}
+
+func (x *RunEvent) GetNode() string {
+	if x != nil {
+		return x.Node
+	}
+	return ""
+}
+
+func (x *RunEvent) GetMessage() string {
+	if x != nil {
+		return x.Message
+	}
+	return ""
+}
+
+// RunHistory is what became of a run, oldest first.
+type RunHistory struct {
+	state  protoimpl.MessageState `protogen:"open.v1"`
+	Events []*RunEvent            `protobuf:"bytes,1,rep,name=events,proto3" json:"events,omitempty"`
+	// A record is bounded: so many events, neither the first ones nor the last ones, were
+	// not kept.
+	LeftOut       int32 `protobuf:"varint,2,opt,name=left_out,json=leftOut,proto3" json:"left_out,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RunHistory) Reset() {
+	*x = RunHistory{}
+	mi := &file_errand_v1_run_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RunHistory) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RunHistory) ProtoMessage() {}
+
+func (x *RunHistory) ProtoReflect() protoreflect.Message {
+	mi := &file_errand_v1_run_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RunHistory.ProtoReflect.Descriptor instead.
+func (*RunHistory) Descriptor() ([]byte, []int) {
+	return file_errand_v1_run_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *RunHistory) GetEvents() []*RunEvent {
+	if x != nil {
+		return x.Events
+	}
+	return nil
+}
+
+func (x *RunHistory) GetLeftOut() int32 {
+	if x != nil {
+		return x.LeftOut
+	}
+	return 0
+}
+
 type CreateRunRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Empty means "default".
@@ -1129,7 +1313,7 @@ type CreateRunRequest struct {
 
 func (x *CreateRunRequest) Reset() {
 	*x = CreateRunRequest{}
-	mi := &file_errand_v1_run_proto_msgTypes[5]
+	mi := &file_errand_v1_run_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1141,7 +1325,7 @@ func (x *CreateRunRequest) String() string {
 func (*CreateRunRequest) ProtoMessage() {}
 
 func (x *CreateRunRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_errand_v1_run_proto_msgTypes[5]
+	mi := &file_errand_v1_run_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1154,7 +1338,7 @@ func (x *CreateRunRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateRunRequest.ProtoReflect.Descriptor instead.
 func (*CreateRunRequest) Descriptor() ([]byte, []int) {
-	return file_errand_v1_run_proto_rawDescGZIP(), []int{5}
+	return file_errand_v1_run_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *CreateRunRequest) GetApp() string {
@@ -1217,7 +1401,7 @@ type CreateRunResponse struct {
 
 func (x *CreateRunResponse) Reset() {
 	*x = CreateRunResponse{}
-	mi := &file_errand_v1_run_proto_msgTypes[6]
+	mi := &file_errand_v1_run_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1229,7 +1413,7 @@ func (x *CreateRunResponse) String() string {
 func (*CreateRunResponse) ProtoMessage() {}
 
 func (x *CreateRunResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_errand_v1_run_proto_msgTypes[6]
+	mi := &file_errand_v1_run_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1242,7 +1426,7 @@ func (x *CreateRunResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateRunResponse.ProtoReflect.Descriptor instead.
 func (*CreateRunResponse) Descriptor() ([]byte, []int) {
-	return file_errand_v1_run_proto_rawDescGZIP(), []int{6}
+	return file_errand_v1_run_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *CreateRunResponse) GetRun() *Run {
@@ -1260,15 +1444,17 @@ func (x *CreateRunResponse) GetCreated() bool {
 }
 
 type GetRunRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Id            string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Id    string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	// Also return the run's history.
+	History       bool `protobuf:"varint,2,opt,name=history,proto3" json:"history,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *GetRunRequest) Reset() {
 	*x = GetRunRequest{}
-	mi := &file_errand_v1_run_proto_msgTypes[7]
+	mi := &file_errand_v1_run_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1280,7 +1466,7 @@ func (x *GetRunRequest) String() string {
 func (*GetRunRequest) ProtoMessage() {}
 
 func (x *GetRunRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_errand_v1_run_proto_msgTypes[7]
+	mi := &file_errand_v1_run_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1293,7 +1479,7 @@ func (x *GetRunRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetRunRequest.ProtoReflect.Descriptor instead.
 func (*GetRunRequest) Descriptor() ([]byte, []int) {
-	return file_errand_v1_run_proto_rawDescGZIP(), []int{7}
+	return file_errand_v1_run_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *GetRunRequest) GetId() string {
@@ -1303,16 +1489,25 @@ func (x *GetRunRequest) GetId() string {
 	return ""
 }
 
+func (x *GetRunRequest) GetHistory() bool {
+	if x != nil {
+		return x.History
+	}
+	return false
+}
+
 type GetRunResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Run           *Run                   `protobuf:"bytes,1,opt,name=run,proto3" json:"run,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Run   *Run                   `protobuf:"bytes,1,opt,name=run,proto3" json:"run,omitempty"`
+	// Present when asked for.
+	History       *RunHistory `protobuf:"bytes,2,opt,name=history,proto3" json:"history,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *GetRunResponse) Reset() {
 	*x = GetRunResponse{}
-	mi := &file_errand_v1_run_proto_msgTypes[8]
+	mi := &file_errand_v1_run_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1324,7 +1519,7 @@ func (x *GetRunResponse) String() string {
 func (*GetRunResponse) ProtoMessage() {}
 
 func (x *GetRunResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_errand_v1_run_proto_msgTypes[8]
+	mi := &file_errand_v1_run_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1337,12 +1532,19 @@ func (x *GetRunResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetRunResponse.ProtoReflect.Descriptor instead.
 func (*GetRunResponse) Descriptor() ([]byte, []int) {
-	return file_errand_v1_run_proto_rawDescGZIP(), []int{8}
+	return file_errand_v1_run_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *GetRunResponse) GetRun() *Run {
 	if x != nil {
 		return x.Run
+	}
+	return nil
+}
+
+func (x *GetRunResponse) GetHistory() *RunHistory {
+	if x != nil {
+		return x.History
 	}
 	return nil
 }
@@ -1366,7 +1568,7 @@ type ListRunsRequest struct {
 
 func (x *ListRunsRequest) Reset() {
 	*x = ListRunsRequest{}
-	mi := &file_errand_v1_run_proto_msgTypes[9]
+	mi := &file_errand_v1_run_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1378,7 +1580,7 @@ func (x *ListRunsRequest) String() string {
 func (*ListRunsRequest) ProtoMessage() {}
 
 func (x *ListRunsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_errand_v1_run_proto_msgTypes[9]
+	mi := &file_errand_v1_run_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1391,7 +1593,7 @@ func (x *ListRunsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListRunsRequest.ProtoReflect.Descriptor instead.
 func (*ListRunsRequest) Descriptor() ([]byte, []int) {
-	return file_errand_v1_run_proto_rawDescGZIP(), []int{9}
+	return file_errand_v1_run_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *ListRunsRequest) GetApp() string {
@@ -1457,7 +1659,7 @@ type ListRunsResponse struct {
 
 func (x *ListRunsResponse) Reset() {
 	*x = ListRunsResponse{}
-	mi := &file_errand_v1_run_proto_msgTypes[10]
+	mi := &file_errand_v1_run_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1469,7 +1671,7 @@ func (x *ListRunsResponse) String() string {
 func (*ListRunsResponse) ProtoMessage() {}
 
 func (x *ListRunsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_errand_v1_run_proto_msgTypes[10]
+	mi := &file_errand_v1_run_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1482,7 +1684,7 @@ func (x *ListRunsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListRunsResponse.ProtoReflect.Descriptor instead.
 func (*ListRunsResponse) Descriptor() ([]byte, []int) {
-	return file_errand_v1_run_proto_rawDescGZIP(), []int{10}
+	return file_errand_v1_run_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *ListRunsResponse) GetRuns() []*Run {
@@ -1524,14 +1726,16 @@ type WatchRunRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Id    string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
 	// The revision of the state that the caller has: it is not sent again. 0: none.
-	Revision      int64 `protobuf:"varint,2,opt,name=revision,proto3" json:"revision,omitempty"`
+	Revision int64 `protobuf:"varint,2,opt,name=revision,proto3" json:"revision,omitempty"`
+	// Also send the run's history with each state.
+	History       bool `protobuf:"varint,3,opt,name=history,proto3" json:"history,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *WatchRunRequest) Reset() {
 	*x = WatchRunRequest{}
-	mi := &file_errand_v1_run_proto_msgTypes[11]
+	mi := &file_errand_v1_run_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1543,7 +1747,7 @@ func (x *WatchRunRequest) String() string {
 func (*WatchRunRequest) ProtoMessage() {}
 
 func (x *WatchRunRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_errand_v1_run_proto_msgTypes[11]
+	mi := &file_errand_v1_run_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1556,7 +1760,7 @@ func (x *WatchRunRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchRunRequest.ProtoReflect.Descriptor instead.
 func (*WatchRunRequest) Descriptor() ([]byte, []int) {
-	return file_errand_v1_run_proto_rawDescGZIP(), []int{11}
+	return file_errand_v1_run_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *WatchRunRequest) GetId() string {
@@ -1573,16 +1777,25 @@ func (x *WatchRunRequest) GetRevision() int64 {
 	return 0
 }
 
+func (x *WatchRunRequest) GetHistory() bool {
+	if x != nil {
+		return x.History
+	}
+	return false
+}
+
 type WatchRunResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Run           *Run                   `protobuf:"bytes,1,opt,name=run,proto3" json:"run,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Run   *Run                   `protobuf:"bytes,1,opt,name=run,proto3" json:"run,omitempty"`
+	// Present when asked for.
+	History       *RunHistory `protobuf:"bytes,2,opt,name=history,proto3" json:"history,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *WatchRunResponse) Reset() {
 	*x = WatchRunResponse{}
-	mi := &file_errand_v1_run_proto_msgTypes[12]
+	mi := &file_errand_v1_run_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1594,7 +1807,7 @@ func (x *WatchRunResponse) String() string {
 func (*WatchRunResponse) ProtoMessage() {}
 
 func (x *WatchRunResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_errand_v1_run_proto_msgTypes[12]
+	mi := &file_errand_v1_run_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1607,12 +1820,19 @@ func (x *WatchRunResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchRunResponse.ProtoReflect.Descriptor instead.
 func (*WatchRunResponse) Descriptor() ([]byte, []int) {
-	return file_errand_v1_run_proto_rawDescGZIP(), []int{12}
+	return file_errand_v1_run_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *WatchRunResponse) GetRun() *Run {
 	if x != nil {
 		return x.Run
+	}
+	return nil
+}
+
+func (x *WatchRunResponse) GetHistory() *RunHistory {
+	if x != nil {
+		return x.History
 	}
 	return nil
 }
@@ -1626,14 +1846,16 @@ type RunChangesRequest struct {
 	// Runs that carry all of these labels.
 	Labels map[string]string `protobuf:"bytes,3,rep,name=labels,proto3" json:"labels,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
 	// Where to go on; empty: from now on.
-	Position      string `protobuf:"bytes,4,opt,name=position,proto3" json:"position,omitempty"`
+	Position string `protobuf:"bytes,4,opt,name=position,proto3" json:"position,omitempty"`
+	// Also send each run's history with each of its states.
+	History       bool `protobuf:"varint,5,opt,name=history,proto3" json:"history,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *RunChangesRequest) Reset() {
 	*x = RunChangesRequest{}
-	mi := &file_errand_v1_run_proto_msgTypes[13]
+	mi := &file_errand_v1_run_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1645,7 +1867,7 @@ func (x *RunChangesRequest) String() string {
 func (*RunChangesRequest) ProtoMessage() {}
 
 func (x *RunChangesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_errand_v1_run_proto_msgTypes[13]
+	mi := &file_errand_v1_run_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1658,7 +1880,7 @@ func (x *RunChangesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RunChangesRequest.ProtoReflect.Descriptor instead.
 func (*RunChangesRequest) Descriptor() ([]byte, []int) {
-	return file_errand_v1_run_proto_rawDescGZIP(), []int{13}
+	return file_errand_v1_run_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *RunChangesRequest) GetApp() string {
@@ -1689,6 +1911,13 @@ func (x *RunChangesRequest) GetPosition() string {
 	return ""
 }
 
+func (x *RunChangesRequest) GetHistory() bool {
+	if x != nil {
+		return x.History
+	}
+	return false
+}
+
 // RunChangesResponse has changes in the order in which they happened, or none: the
 // first one of a stream tells its position, others keep a quiet reader's from growing
 // old.
@@ -1704,7 +1933,7 @@ type RunChangesResponse struct {
 
 func (x *RunChangesResponse) Reset() {
 	*x = RunChangesResponse{}
-	mi := &file_errand_v1_run_proto_msgTypes[14]
+	mi := &file_errand_v1_run_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1716,7 +1945,7 @@ func (x *RunChangesResponse) String() string {
 func (*RunChangesResponse) ProtoMessage() {}
 
 func (x *RunChangesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_errand_v1_run_proto_msgTypes[14]
+	mi := &file_errand_v1_run_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1729,7 +1958,7 @@ func (x *RunChangesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RunChangesResponse.ProtoReflect.Descriptor instead.
 func (*RunChangesResponse) Descriptor() ([]byte, []int) {
-	return file_errand_v1_run_proto_rawDescGZIP(), []int{14}
+	return file_errand_v1_run_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *RunChangesResponse) GetChanges() []*RunChange {
@@ -1752,14 +1981,16 @@ type RunChange struct {
 	// Of a deleted run, its id, its app and the revision alone.
 	Run *Run `protobuf:"bytes,1,opt,name=run,proto3" json:"run,omitempty"`
 	// Told of all runs of the app, whatever their names and labels were.
-	Deleted       bool `protobuf:"varint,2,opt,name=deleted,proto3" json:"deleted,omitempty"`
+	Deleted bool `protobuf:"varint,2,opt,name=deleted,proto3" json:"deleted,omitempty"`
+	// Present when asked for, unless the run was deleted.
+	History       *RunHistory `protobuf:"bytes,3,opt,name=history,proto3" json:"history,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *RunChange) Reset() {
 	*x = RunChange{}
-	mi := &file_errand_v1_run_proto_msgTypes[15]
+	mi := &file_errand_v1_run_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1771,7 +2002,7 @@ func (x *RunChange) String() string {
 func (*RunChange) ProtoMessage() {}
 
 func (x *RunChange) ProtoReflect() protoreflect.Message {
-	mi := &file_errand_v1_run_proto_msgTypes[15]
+	mi := &file_errand_v1_run_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1784,7 +2015,7 @@ func (x *RunChange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RunChange.ProtoReflect.Descriptor instead.
 func (*RunChange) Descriptor() ([]byte, []int) {
-	return file_errand_v1_run_proto_rawDescGZIP(), []int{15}
+	return file_errand_v1_run_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *RunChange) GetRun() *Run {
@@ -1801,6 +2032,13 @@ func (x *RunChange) GetDeleted() bool {
 	return false
 }
 
+func (x *RunChange) GetHistory() *RunHistory {
+	if x != nil {
+		return x.History
+	}
+	return nil
+}
+
 type CancelRunRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Id    string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
@@ -1815,7 +2053,7 @@ type CancelRunRequest struct {
 
 func (x *CancelRunRequest) Reset() {
 	*x = CancelRunRequest{}
-	mi := &file_errand_v1_run_proto_msgTypes[16]
+	mi := &file_errand_v1_run_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1827,7 +2065,7 @@ func (x *CancelRunRequest) String() string {
 func (*CancelRunRequest) ProtoMessage() {}
 
 func (x *CancelRunRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_errand_v1_run_proto_msgTypes[16]
+	mi := &file_errand_v1_run_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1840,7 +2078,7 @@ func (x *CancelRunRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CancelRunRequest.ProtoReflect.Descriptor instead.
 func (*CancelRunRequest) Descriptor() ([]byte, []int) {
-	return file_errand_v1_run_proto_rawDescGZIP(), []int{16}
+	return file_errand_v1_run_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *CancelRunRequest) GetId() string {
@@ -1873,7 +2111,7 @@ type CancelRunResponse struct {
 
 func (x *CancelRunResponse) Reset() {
 	*x = CancelRunResponse{}
-	mi := &file_errand_v1_run_proto_msgTypes[17]
+	mi := &file_errand_v1_run_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1885,7 +2123,7 @@ func (x *CancelRunResponse) String() string {
 func (*CancelRunResponse) ProtoMessage() {}
 
 func (x *CancelRunResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_errand_v1_run_proto_msgTypes[17]
+	mi := &file_errand_v1_run_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1898,7 +2136,7 @@ func (x *CancelRunResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CancelRunResponse.ProtoReflect.Descriptor instead.
 func (*CancelRunResponse) Descriptor() ([]byte, []int) {
-	return file_errand_v1_run_proto_rawDescGZIP(), []int{17}
+	return file_errand_v1_run_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *CancelRunResponse) GetRun() *Run {
@@ -1927,7 +2165,7 @@ type LogsRequest struct {
 
 func (x *LogsRequest) Reset() {
 	*x = LogsRequest{}
-	mi := &file_errand_v1_run_proto_msgTypes[18]
+	mi := &file_errand_v1_run_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1939,7 +2177,7 @@ func (x *LogsRequest) String() string {
 func (*LogsRequest) ProtoMessage() {}
 
 func (x *LogsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_errand_v1_run_proto_msgTypes[18]
+	mi := &file_errand_v1_run_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1952,7 +2190,7 @@ func (x *LogsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LogsRequest.ProtoReflect.Descriptor instead.
 func (*LogsRequest) Descriptor() ([]byte, []int) {
-	return file_errand_v1_run_proto_rawDescGZIP(), []int{18}
+	return file_errand_v1_run_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *LogsRequest) GetId() string {
@@ -2010,7 +2248,7 @@ type LogsResponse struct {
 
 func (x *LogsResponse) Reset() {
 	*x = LogsResponse{}
-	mi := &file_errand_v1_run_proto_msgTypes[19]
+	mi := &file_errand_v1_run_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2022,7 +2260,7 @@ func (x *LogsResponse) String() string {
 func (*LogsResponse) ProtoMessage() {}
 
 func (x *LogsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_errand_v1_run_proto_msgTypes[19]
+	mi := &file_errand_v1_run_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2035,7 +2273,7 @@ func (x *LogsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LogsResponse.ProtoReflect.Descriptor instead.
 func (*LogsResponse) Descriptor() ([]byte, []int) {
-	return file_errand_v1_run_proto_rawDescGZIP(), []int{19}
+	return file_errand_v1_run_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *LogsResponse) GetChunks() []*LogChunk {
@@ -2078,7 +2316,7 @@ type LogChunk struct {
 
 func (x *LogChunk) Reset() {
 	*x = LogChunk{}
-	mi := &file_errand_v1_run_proto_msgTypes[20]
+	mi := &file_errand_v1_run_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2090,7 +2328,7 @@ func (x *LogChunk) String() string {
 func (*LogChunk) ProtoMessage() {}
 
 func (x *LogChunk) ProtoReflect() protoreflect.Message {
-	mi := &file_errand_v1_run_proto_msgTypes[20]
+	mi := &file_errand_v1_run_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2103,7 +2341,7 @@ func (x *LogChunk) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LogChunk.ProtoReflect.Descriptor instead.
 func (*LogChunk) Descriptor() ([]byte, []int) {
-	return file_errand_v1_run_proto_rawDescGZIP(), []int{20}
+	return file_errand_v1_run_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *LogChunk) GetStream() Stream {
@@ -2154,7 +2392,7 @@ type LogEnd struct {
 
 func (x *LogEnd) Reset() {
 	*x = LogEnd{}
-	mi := &file_errand_v1_run_proto_msgTypes[21]
+	mi := &file_errand_v1_run_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2166,7 +2404,7 @@ func (x *LogEnd) String() string {
 func (*LogEnd) ProtoMessage() {}
 
 func (x *LogEnd) ProtoReflect() protoreflect.Message {
-	mi := &file_errand_v1_run_proto_msgTypes[21]
+	mi := &file_errand_v1_run_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2179,7 +2417,7 @@ func (x *LogEnd) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LogEnd.ProtoReflect.Descriptor instead.
 func (*LogEnd) Descriptor() ([]byte, []int) {
-	return file_errand_v1_run_proto_rawDescGZIP(), []int{21}
+	return file_errand_v1_run_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *LogEnd) GetComplete() bool {
@@ -2207,7 +2445,7 @@ type WaitRunRequest struct {
 
 func (x *WaitRunRequest) Reset() {
 	*x = WaitRunRequest{}
-	mi := &file_errand_v1_run_proto_msgTypes[22]
+	mi := &file_errand_v1_run_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2219,7 +2457,7 @@ func (x *WaitRunRequest) String() string {
 func (*WaitRunRequest) ProtoMessage() {}
 
 func (x *WaitRunRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_errand_v1_run_proto_msgTypes[22]
+	mi := &file_errand_v1_run_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2232,7 +2470,7 @@ func (x *WaitRunRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WaitRunRequest.ProtoReflect.Descriptor instead.
 func (*WaitRunRequest) Descriptor() ([]byte, []int) {
-	return file_errand_v1_run_proto_rawDescGZIP(), []int{22}
+	return file_errand_v1_run_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *WaitRunRequest) GetId() string {
@@ -2260,7 +2498,7 @@ type WaitRunResponse struct {
 
 func (x *WaitRunResponse) Reset() {
 	*x = WaitRunResponse{}
-	mi := &file_errand_v1_run_proto_msgTypes[23]
+	mi := &file_errand_v1_run_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2272,7 +2510,7 @@ func (x *WaitRunResponse) String() string {
 func (*WaitRunResponse) ProtoMessage() {}
 
 func (x *WaitRunResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_errand_v1_run_proto_msgTypes[23]
+	mi := &file_errand_v1_run_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2285,7 +2523,7 @@ func (x *WaitRunResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WaitRunResponse.ProtoReflect.Descriptor instead.
 func (*WaitRunResponse) Descriptor() ([]byte, []int) {
-	return file_errand_v1_run_proto_rawDescGZIP(), []int{23}
+	return file_errand_v1_run_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *WaitRunResponse) GetRun() *Run {
@@ -2300,6 +2538,184 @@ func (x *WaitRunResponse) GetTerminal() bool {
 		return x.Terminal
 	}
 	return false
+}
+
+type ExplainRunRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Id            string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ExplainRunRequest) Reset() {
+	*x = ExplainRunRequest{}
+	mi := &file_errand_v1_run_proto_msgTypes[26]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ExplainRunRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ExplainRunRequest) ProtoMessage() {}
+
+func (x *ExplainRunRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_errand_v1_run_proto_msgTypes[26]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ExplainRunRequest.ProtoReflect.Descriptor instead.
+func (*ExplainRunRequest) Descriptor() ([]byte, []int) {
+	return file_errand_v1_run_proto_rawDescGZIP(), []int{26}
+}
+
+func (x *ExplainRunRequest) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+type ExplainRunResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Run   *Run                   `protobuf:"bytes,1,opt,name=run,proto3" json:"run,omitempty"`
+	// At least one: the first says where the run is, those that follow why.
+	Causes        []*Cause `protobuf:"bytes,2,rep,name=causes,proto3" json:"causes,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ExplainRunResponse) Reset() {
+	*x = ExplainRunResponse{}
+	mi := &file_errand_v1_run_proto_msgTypes[27]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ExplainRunResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ExplainRunResponse) ProtoMessage() {}
+
+func (x *ExplainRunResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_errand_v1_run_proto_msgTypes[27]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ExplainRunResponse.ProtoReflect.Descriptor instead.
+func (*ExplainRunResponse) Descriptor() ([]byte, []int) {
+	return file_errand_v1_run_proto_rawDescGZIP(), []int{27}
+}
+
+func (x *ExplainRunResponse) GetRun() *Run {
+	if x != nil {
+		return x.Run
+	}
+	return nil
+}
+
+func (x *ExplainRunResponse) GetCauses() []*Cause {
+	if x != nil {
+		return x.Causes
+	}
+	return nil
+}
+
+// Cause is one of the reasons why a run is where it is.
+type Cause struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// A stable code, as docs/troubleshooting.md lists them.
+	Code string `protobuf:"bytes,1,opt,name=code,proto3" json:"code,omitempty"`
+	// One sentence for people.
+	Message string `protobuf:"bytes,2,opt,name=message,proto3" json:"message,omitempty"`
+	// The node and the attempt that it is about, if it is about one.
+	Node    string `protobuf:"bytes,3,opt,name=node,proto3" json:"node,omitempty"`
+	Attempt int32  `protobuf:"varint,4,opt,name=attempt,proto3" json:"attempt,omitempty"`
+	// When it happened, or when what it speaks of will.
+	At            *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=at,proto3" json:"at,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Cause) Reset() {
+	*x = Cause{}
+	mi := &file_errand_v1_run_proto_msgTypes[28]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Cause) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Cause) ProtoMessage() {}
+
+func (x *Cause) ProtoReflect() protoreflect.Message {
+	mi := &file_errand_v1_run_proto_msgTypes[28]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Cause.ProtoReflect.Descriptor instead.
+func (*Cause) Descriptor() ([]byte, []int) {
+	return file_errand_v1_run_proto_rawDescGZIP(), []int{28}
+}
+
+func (x *Cause) GetCode() string {
+	if x != nil {
+		return x.Code
+	}
+	return ""
+}
+
+func (x *Cause) GetMessage() string {
+	if x != nil {
+		return x.Message
+	}
+	return ""
+}
+
+func (x *Cause) GetNode() string {
+	if x != nil {
+		return x.Node
+	}
+	return ""
+}
+
+func (x *Cause) GetAttempt() int32 {
+	if x != nil {
+		return x.Attempt
+	}
+	return 0
+}
+
+func (x *Cause) GetAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.At
+	}
+	return nil
 }
 
 var File_errand_v1_run_proto protoreflect.FileDescriptor
@@ -2372,7 +2788,7 @@ const file_errand_v1_run_proto_rawDesc = "" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01B\f\n" +
 	"\n" +
-	"_exit_code\"\xd2\x03\n" +
+	"_exit_code\"\xc0\x05\n" +
 	"\aAttempt\x12\x16\n" +
 	"\x06number\x18\x01 \x01(\x05R\x06number\x12\x12\n" +
 	"\x04node\x18\x02 \x01(\tR\x04node\x129\n" +
@@ -2388,7 +2804,13 @@ const file_errand_v1_run_proto_rawDesc = "" +
 	"\flog_complete\x18\n" +
 	" \x01(\bR\vlogComplete\x12)\n" +
 	"\x06status\x18\v \x01(\x0e2\x11.errand.v1.StatusR\x06status\x12/\n" +
-	"\asignals\x18\f \x03(\v2\x15.errand.v1.SentSignalR\asignalsB\f\n" +
+	"\asignals\x18\f \x03(\v2\x15.errand.v1.SentSignalR\asignals\x127\n" +
+	"\tplaced_at\x18\r \x01(\v2\x1a.google.protobuf.TimestampR\bplacedAt\x123\n" +
+	"\asafe_at\x18\x0e \x01(\v2\x1a.google.protobuf.TimestampR\x06safeAt\x12\x17\n" +
+	"\asafe_by\x18\x0f \x01(\tR\x06safeBy\x129\n" +
+	"\n" +
+	"adopted_at\x18\x10 \x01(\v2\x1a.google.protobuf.TimestampR\tadoptedAt\x12*\n" +
+	"\x11memory_peak_bytes\x18\x11 \x01(\x03R\x0fmemoryPeakBytesB\f\n" +
 	"\n" +
 	"_exit_code\"\xac\x01\n" +
 	"\n" +
@@ -2398,7 +2820,17 @@ const file_errand_v1_run_proto_rawDesc = "" +
 	"\tdelivered\x18\x03 \x01(\bH\x00R\tdelivered\x88\x01\x01\x12)\n" +
 	"\x06reason\x18\x04 \x01(\x0e2\x11.errand.v1.ReasonR\x06reasonB\f\n" +
 	"\n" +
-	"_delivered\"\xe2\x02\n" +
+	"_delivered\"\x92\x01\n" +
+	"\bRunEvent\x12*\n" +
+	"\x02at\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampR\x02at\x12\x12\n" +
+	"\x04kind\x18\x02 \x01(\tR\x04kind\x12\x18\n" +
+	"\aattempt\x18\x03 \x01(\x05R\aattempt\x12\x12\n" +
+	"\x04node\x18\x04 \x01(\tR\x04node\x12\x18\n" +
+	"\amessage\x18\x05 \x01(\tR\amessage\"T\n" +
+	"\n" +
+	"RunHistory\x12+\n" +
+	"\x06events\x18\x01 \x03(\v2\x13.errand.v1.RunEventR\x06events\x12\x19\n" +
+	"\bleft_out\x18\x02 \x01(\x05R\aleftOut\"\xe2\x02\n" +
 	"\x10CreateRunRequest\x12\x10\n" +
 	"\x03app\x18\x01 \x01(\tR\x03app\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12?\n" +
@@ -2412,11 +2844,13 @@ const file_errand_v1_run_proto_rawDesc = "" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"O\n" +
 	"\x11CreateRunResponse\x12 \n" +
 	"\x03run\x18\x01 \x01(\v2\x0e.errand.v1.RunR\x03run\x12\x18\n" +
-	"\acreated\x18\x02 \x01(\bR\acreated\"\x1f\n" +
+	"\acreated\x18\x02 \x01(\bR\acreated\"9\n" +
 	"\rGetRunRequest\x12\x0e\n" +
-	"\x02id\x18\x01 \x01(\tR\x02id\"2\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\x12\x18\n" +
+	"\ahistory\x18\x02 \x01(\bR\ahistory\"c\n" +
 	"\x0eGetRunResponse\x12 \n" +
-	"\x03run\x18\x01 \x01(\v2\x0e.errand.v1.RunR\x03run\"\x9d\x02\n" +
+	"\x03run\x18\x01 \x01(\v2\x0e.errand.v1.RunR\x03run\x12/\n" +
+	"\ahistory\x18\x02 \x01(\v2\x15.errand.v1.RunHistoryR\ahistory\"\x9d\x02\n" +
 	"\x0fListRunsRequest\x12\x10\n" +
 	"\x03app\x18\x01 \x01(\tR\x03app\x12-\n" +
 	"\bstatuses\x18\x02 \x03(\x0e2\x11.errand.v1.StatusR\bstatuses\x12\x12\n" +
@@ -2433,26 +2867,30 @@ const file_errand_v1_run_proto_rawDesc = "" +
 	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\x12\x1a\n" +
 	"\bposition\x18\x03 \x01(\tR\bposition\x12\x1a\n" +
 	"\bexamined\x18\x04 \x01(\x03R\bexamined\x12D\n" +
-	"\x10examined_back_to\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\x0eexaminedBackTo\"=\n" +
+	"\x10examined_back_to\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\x0eexaminedBackTo\"W\n" +
 	"\x0fWatchRunRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x1a\n" +
-	"\brevision\x18\x02 \x01(\x03R\brevision\"4\n" +
+	"\brevision\x18\x02 \x01(\x03R\brevision\x12\x18\n" +
+	"\ahistory\x18\x03 \x01(\bR\ahistory\"e\n" +
 	"\x10WatchRunResponse\x12 \n" +
-	"\x03run\x18\x01 \x01(\v2\x0e.errand.v1.RunR\x03run\"\xd2\x01\n" +
+	"\x03run\x18\x01 \x01(\v2\x0e.errand.v1.RunR\x03run\x12/\n" +
+	"\ahistory\x18\x02 \x01(\v2\x15.errand.v1.RunHistoryR\ahistory\"\xec\x01\n" +
 	"\x11RunChangesRequest\x12\x10\n" +
 	"\x03app\x18\x01 \x01(\tR\x03app\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12@\n" +
 	"\x06labels\x18\x03 \x03(\v2(.errand.v1.RunChangesRequest.LabelsEntryR\x06labels\x12\x1a\n" +
-	"\bposition\x18\x04 \x01(\tR\bposition\x1a9\n" +
+	"\bposition\x18\x04 \x01(\tR\bposition\x12\x18\n" +
+	"\ahistory\x18\x05 \x01(\bR\ahistory\x1a9\n" +
 	"\vLabelsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"`\n" +
 	"\x12RunChangesResponse\x12.\n" +
 	"\achanges\x18\x01 \x03(\v2\x14.errand.v1.RunChangeR\achanges\x12\x1a\n" +
-	"\bposition\x18\x02 \x01(\tR\bposition\"G\n" +
+	"\bposition\x18\x02 \x01(\tR\bposition\"x\n" +
 	"\tRunChange\x12 \n" +
 	"\x03run\x18\x01 \x01(\v2\x0e.errand.v1.RunR\x03run\x12\x18\n" +
-	"\adeleted\x18\x02 \x01(\bR\adeleted\"H\n" +
+	"\adeleted\x18\x02 \x01(\bR\adeleted\x12/\n" +
+	"\ahistory\x18\x03 \x01(\v2\x15.errand.v1.RunHistoryR\ahistory\"H\n" +
 	"\x10CancelRunRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x14\n" +
 	"\x05force\x18\x02 \x01(\bR\x05force\x12\x0e\n" +
@@ -2486,7 +2924,18 @@ const file_errand_v1_run_proto_rawDesc = "" +
 	"\atimeout\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\atimeout\"O\n" +
 	"\x0fWaitRunResponse\x12 \n" +
 	"\x03run\x18\x01 \x01(\v2\x0e.errand.v1.RunR\x03run\x12\x1a\n" +
-	"\bterminal\x18\x02 \x01(\bR\bterminal*\xb0\x01\n" +
+	"\bterminal\x18\x02 \x01(\bR\bterminal\"#\n" +
+	"\x11ExplainRunRequest\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\"`\n" +
+	"\x12ExplainRunResponse\x12 \n" +
+	"\x03run\x18\x01 \x01(\v2\x0e.errand.v1.RunR\x03run\x12(\n" +
+	"\x06causes\x18\x02 \x03(\v2\x10.errand.v1.CauseR\x06causes\"\x8f\x01\n" +
+	"\x05Cause\x12\x12\n" +
+	"\x04code\x18\x01 \x01(\tR\x04code\x12\x18\n" +
+	"\amessage\x18\x02 \x01(\tR\amessage\x12\x12\n" +
+	"\x04node\x18\x03 \x01(\tR\x04node\x12\x18\n" +
+	"\aattempt\x18\x04 \x01(\x05R\aattempt\x12*\n" +
+	"\x02at\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\x02at*\xb0\x01\n" +
 	"\x06Status\x12\x16\n" +
 	"\x12STATUS_UNSPECIFIED\x10\x00\x12\x12\n" +
 	"\x0eSTATUS_PENDING\x10\x01\x12\x12\n" +
@@ -2537,7 +2986,7 @@ const file_errand_v1_run_proto_rawDesc = "" +
 	"\x06Stream\x12\x16\n" +
 	"\x12STREAM_UNSPECIFIED\x10\x00\x12\x11\n" +
 	"\rSTREAM_STDOUT\x10\x01\x12\x11\n" +
-	"\rSTREAM_STDERR\x10\x022\x9f\x05\n" +
+	"\rSTREAM_STDERR\x10\x022\xe7\x05\n" +
 	"\n" +
 	"RunService\x12C\n" +
 	"\x06Create\x12\x1b.errand.v1.CreateRunRequest\x1a\x1c.errand.v1.CreateRunResponse\x12:\n" +
@@ -2549,7 +2998,8 @@ const file_errand_v1_run_proto_rawDesc = "" +
 	"\x04Logs\x12\x16.errand.v1.LogsRequest\x1a\x17.errand.v1.LogsResponse0\x01\x12=\n" +
 	"\x04Wait\x12\x19.errand.v1.WaitRunRequest\x1a\x1a.errand.v1.WaitRunResponse\x12;\n" +
 	"\x04Exec\x12\x16.errand.v1.ExecRequest\x1a\x17.errand.v1.ExecResponse(\x010\x01\x12E\n" +
-	"\bCopyFrom\x12\x1a.errand.v1.CopyFromRequest\x1a\x1b.errand.v1.CopyFromResponse0\x01B:Z8github.com/errand-run/errand/messages/errand/v1;errandv1b\x06proto3"
+	"\bCopyFrom\x12\x1a.errand.v1.CopyFromRequest\x1a\x1b.errand.v1.CopyFromResponse0\x01\x12F\n" +
+	"\aExplain\x12\x1c.errand.v1.ExplainRunRequest\x1a\x1d.errand.v1.ExplainRunResponseB:Z8github.com/errand-run/errand/messages/errand/v1;errandv1b\x06proto3"
 
 var (
 	file_errand_v1_run_proto_rawDescOnce sync.Once
@@ -2564,7 +3014,7 @@ func file_errand_v1_run_proto_rawDescGZIP() []byte {
 }
 
 var file_errand_v1_run_proto_enumTypes = make([]protoimpl.EnumInfo, 6)
-var file_errand_v1_run_proto_msgTypes = make([]protoimpl.MessageInfo, 29)
+var file_errand_v1_run_proto_msgTypes = make([]protoimpl.MessageInfo, 34)
 var file_errand_v1_run_proto_goTypes = []any{
 	(Status)(0),                   // 0: errand.v1.Status
 	(Reason)(0),                   // 1: errand.v1.Reason
@@ -2577,113 +3027,131 @@ var file_errand_v1_run_proto_goTypes = []any{
 	(*Run)(nil),                   // 8: errand.v1.Run
 	(*Attempt)(nil),               // 9: errand.v1.Attempt
 	(*SentSignal)(nil),            // 10: errand.v1.SentSignal
-	(*CreateRunRequest)(nil),      // 11: errand.v1.CreateRunRequest
-	(*CreateRunResponse)(nil),     // 12: errand.v1.CreateRunResponse
-	(*GetRunRequest)(nil),         // 13: errand.v1.GetRunRequest
-	(*GetRunResponse)(nil),        // 14: errand.v1.GetRunResponse
-	(*ListRunsRequest)(nil),       // 15: errand.v1.ListRunsRequest
-	(*ListRunsResponse)(nil),      // 16: errand.v1.ListRunsResponse
-	(*WatchRunRequest)(nil),       // 17: errand.v1.WatchRunRequest
-	(*WatchRunResponse)(nil),      // 18: errand.v1.WatchRunResponse
-	(*RunChangesRequest)(nil),     // 19: errand.v1.RunChangesRequest
-	(*RunChangesResponse)(nil),    // 20: errand.v1.RunChangesResponse
-	(*RunChange)(nil),             // 21: errand.v1.RunChange
-	(*CancelRunRequest)(nil),      // 22: errand.v1.CancelRunRequest
-	(*CancelRunResponse)(nil),     // 23: errand.v1.CancelRunResponse
-	(*LogsRequest)(nil),           // 24: errand.v1.LogsRequest
-	(*LogsResponse)(nil),          // 25: errand.v1.LogsResponse
-	(*LogChunk)(nil),              // 26: errand.v1.LogChunk
-	(*LogEnd)(nil),                // 27: errand.v1.LogEnd
-	(*WaitRunRequest)(nil),        // 28: errand.v1.WaitRunRequest
-	(*WaitRunResponse)(nil),       // 29: errand.v1.WaitRunResponse
-	nil,                           // 30: errand.v1.RunSpec.EnvEntry
-	nil,                           // 31: errand.v1.Run.LabelsEntry
-	nil,                           // 32: errand.v1.CreateRunRequest.LabelsEntry
-	nil,                           // 33: errand.v1.ListRunsRequest.LabelsEntry
-	nil,                           // 34: errand.v1.RunChangesRequest.LabelsEntry
-	(*durationpb.Duration)(nil),   // 35: google.protobuf.Duration
-	(*timestamppb.Timestamp)(nil), // 36: google.protobuf.Timestamp
-	(*ExecRequest)(nil),           // 37: errand.v1.ExecRequest
-	(*CopyFromRequest)(nil),       // 38: errand.v1.CopyFromRequest
-	(*ExecResponse)(nil),          // 39: errand.v1.ExecResponse
-	(*CopyFromResponse)(nil),      // 40: errand.v1.CopyFromResponse
+	(*RunEvent)(nil),              // 11: errand.v1.RunEvent
+	(*RunHistory)(nil),            // 12: errand.v1.RunHistory
+	(*CreateRunRequest)(nil),      // 13: errand.v1.CreateRunRequest
+	(*CreateRunResponse)(nil),     // 14: errand.v1.CreateRunResponse
+	(*GetRunRequest)(nil),         // 15: errand.v1.GetRunRequest
+	(*GetRunResponse)(nil),        // 16: errand.v1.GetRunResponse
+	(*ListRunsRequest)(nil),       // 17: errand.v1.ListRunsRequest
+	(*ListRunsResponse)(nil),      // 18: errand.v1.ListRunsResponse
+	(*WatchRunRequest)(nil),       // 19: errand.v1.WatchRunRequest
+	(*WatchRunResponse)(nil),      // 20: errand.v1.WatchRunResponse
+	(*RunChangesRequest)(nil),     // 21: errand.v1.RunChangesRequest
+	(*RunChangesResponse)(nil),    // 22: errand.v1.RunChangesResponse
+	(*RunChange)(nil),             // 23: errand.v1.RunChange
+	(*CancelRunRequest)(nil),      // 24: errand.v1.CancelRunRequest
+	(*CancelRunResponse)(nil),     // 25: errand.v1.CancelRunResponse
+	(*LogsRequest)(nil),           // 26: errand.v1.LogsRequest
+	(*LogsResponse)(nil),          // 27: errand.v1.LogsResponse
+	(*LogChunk)(nil),              // 28: errand.v1.LogChunk
+	(*LogEnd)(nil),                // 29: errand.v1.LogEnd
+	(*WaitRunRequest)(nil),        // 30: errand.v1.WaitRunRequest
+	(*WaitRunResponse)(nil),       // 31: errand.v1.WaitRunResponse
+	(*ExplainRunRequest)(nil),     // 32: errand.v1.ExplainRunRequest
+	(*ExplainRunResponse)(nil),    // 33: errand.v1.ExplainRunResponse
+	(*Cause)(nil),                 // 34: errand.v1.Cause
+	nil,                           // 35: errand.v1.RunSpec.EnvEntry
+	nil,                           // 36: errand.v1.Run.LabelsEntry
+	nil,                           // 37: errand.v1.CreateRunRequest.LabelsEntry
+	nil,                           // 38: errand.v1.ListRunsRequest.LabelsEntry
+	nil,                           // 39: errand.v1.RunChangesRequest.LabelsEntry
+	(*durationpb.Duration)(nil),   // 40: google.protobuf.Duration
+	(*timestamppb.Timestamp)(nil), // 41: google.protobuf.Timestamp
+	(*ExecRequest)(nil),           // 42: errand.v1.ExecRequest
+	(*CopyFromRequest)(nil),       // 43: errand.v1.CopyFromRequest
+	(*ExecResponse)(nil),          // 44: errand.v1.ExecResponse
+	(*CopyFromResponse)(nil),      // 45: errand.v1.CopyFromResponse
 }
 var file_errand_v1_run_proto_depIdxs = []int32{
-	30, // 0: errand.v1.RunSpec.env:type_name -> errand.v1.RunSpec.EnvEntry
-	35, // 1: errand.v1.RunSpec.timeout:type_name -> google.protobuf.Duration
-	35, // 2: errand.v1.RunSpec.start_deadline:type_name -> google.protobuf.Duration
-	35, // 3: errand.v1.RunSpec.stop_grace:type_name -> google.protobuf.Duration
+	35, // 0: errand.v1.RunSpec.env:type_name -> errand.v1.RunSpec.EnvEntry
+	40, // 1: errand.v1.RunSpec.timeout:type_name -> google.protobuf.Duration
+	40, // 2: errand.v1.RunSpec.start_deadline:type_name -> google.protobuf.Duration
+	40, // 3: errand.v1.RunSpec.stop_grace:type_name -> google.protobuf.Duration
 	7,  // 4: errand.v1.RunSpec.retry:type_name -> errand.v1.Retry
 	3,  // 5: errand.v1.RunSpec.pull:type_name -> errand.v1.PullPolicy
-	35, // 6: errand.v1.Retry.backoff:type_name -> google.protobuf.Duration
-	35, // 7: errand.v1.Retry.backoff_max:type_name -> google.protobuf.Duration
+	40, // 6: errand.v1.Retry.backoff:type_name -> google.protobuf.Duration
+	40, // 7: errand.v1.Retry.backoff_max:type_name -> google.protobuf.Duration
 	4,  // 8: errand.v1.Retry.on_node_loss:type_name -> errand.v1.OnNodeLoss
-	31, // 9: errand.v1.Run.labels:type_name -> errand.v1.Run.LabelsEntry
+	36, // 9: errand.v1.Run.labels:type_name -> errand.v1.Run.LabelsEntry
 	2,  // 10: errand.v1.Run.trigger:type_name -> errand.v1.Trigger
 	6,  // 11: errand.v1.Run.spec:type_name -> errand.v1.RunSpec
 	0,  // 12: errand.v1.Run.status:type_name -> errand.v1.Status
 	1,  // 13: errand.v1.Run.reason:type_name -> errand.v1.Reason
-	36, // 14: errand.v1.Run.created_at:type_name -> google.protobuf.Timestamp
-	36, // 15: errand.v1.Run.queued_at:type_name -> google.protobuf.Timestamp
-	36, // 16: errand.v1.Run.started_at:type_name -> google.protobuf.Timestamp
-	36, // 17: errand.v1.Run.ended_at:type_name -> google.protobuf.Timestamp
+	41, // 14: errand.v1.Run.created_at:type_name -> google.protobuf.Timestamp
+	41, // 15: errand.v1.Run.queued_at:type_name -> google.protobuf.Timestamp
+	41, // 16: errand.v1.Run.started_at:type_name -> google.protobuf.Timestamp
+	41, // 17: errand.v1.Run.ended_at:type_name -> google.protobuf.Timestamp
 	9,  // 18: errand.v1.Run.attempts:type_name -> errand.v1.Attempt
 	1,  // 19: errand.v1.Run.stopping:type_name -> errand.v1.Reason
-	36, // 20: errand.v1.Run.not_before:type_name -> google.protobuf.Timestamp
-	36, // 21: errand.v1.Attempt.started_at:type_name -> google.protobuf.Timestamp
-	36, // 22: errand.v1.Attempt.ended_at:type_name -> google.protobuf.Timestamp
+	41, // 20: errand.v1.Run.not_before:type_name -> google.protobuf.Timestamp
+	41, // 21: errand.v1.Attempt.started_at:type_name -> google.protobuf.Timestamp
+	41, // 22: errand.v1.Attempt.ended_at:type_name -> google.protobuf.Timestamp
 	1,  // 23: errand.v1.Attempt.reason:type_name -> errand.v1.Reason
 	0,  // 24: errand.v1.Attempt.status:type_name -> errand.v1.Status
 	10, // 25: errand.v1.Attempt.signals:type_name -> errand.v1.SentSignal
-	36, // 26: errand.v1.SentSignal.at:type_name -> google.protobuf.Timestamp
-	1,  // 27: errand.v1.SentSignal.reason:type_name -> errand.v1.Reason
-	32, // 28: errand.v1.CreateRunRequest.labels:type_name -> errand.v1.CreateRunRequest.LabelsEntry
-	2,  // 29: errand.v1.CreateRunRequest.trigger:type_name -> errand.v1.Trigger
-	6,  // 30: errand.v1.CreateRunRequest.spec:type_name -> errand.v1.RunSpec
-	35, // 31: errand.v1.CreateRunRequest.wait:type_name -> google.protobuf.Duration
-	8,  // 32: errand.v1.CreateRunResponse.run:type_name -> errand.v1.Run
-	8,  // 33: errand.v1.GetRunResponse.run:type_name -> errand.v1.Run
-	0,  // 34: errand.v1.ListRunsRequest.statuses:type_name -> errand.v1.Status
-	33, // 35: errand.v1.ListRunsRequest.labels:type_name -> errand.v1.ListRunsRequest.LabelsEntry
-	8,  // 36: errand.v1.ListRunsResponse.runs:type_name -> errand.v1.Run
-	36, // 37: errand.v1.ListRunsResponse.examined_back_to:type_name -> google.protobuf.Timestamp
-	8,  // 38: errand.v1.WatchRunResponse.run:type_name -> errand.v1.Run
-	34, // 39: errand.v1.RunChangesRequest.labels:type_name -> errand.v1.RunChangesRequest.LabelsEntry
-	21, // 40: errand.v1.RunChangesResponse.changes:type_name -> errand.v1.RunChange
-	8,  // 41: errand.v1.RunChange.run:type_name -> errand.v1.Run
-	8,  // 42: errand.v1.CancelRunResponse.run:type_name -> errand.v1.Run
-	36, // 43: errand.v1.LogsRequest.since:type_name -> google.protobuf.Timestamp
-	26, // 44: errand.v1.LogsResponse.chunks:type_name -> errand.v1.LogChunk
-	27, // 45: errand.v1.LogsResponse.end:type_name -> errand.v1.LogEnd
-	5,  // 46: errand.v1.LogChunk.stream:type_name -> errand.v1.Stream
-	36, // 47: errand.v1.LogChunk.at:type_name -> google.protobuf.Timestamp
-	35, // 48: errand.v1.WaitRunRequest.timeout:type_name -> google.protobuf.Duration
-	8,  // 49: errand.v1.WaitRunResponse.run:type_name -> errand.v1.Run
-	11, // 50: errand.v1.RunService.Create:input_type -> errand.v1.CreateRunRequest
-	13, // 51: errand.v1.RunService.Get:input_type -> errand.v1.GetRunRequest
-	15, // 52: errand.v1.RunService.List:input_type -> errand.v1.ListRunsRequest
-	17, // 53: errand.v1.RunService.Watch:input_type -> errand.v1.WatchRunRequest
-	19, // 54: errand.v1.RunService.Changes:input_type -> errand.v1.RunChangesRequest
-	22, // 55: errand.v1.RunService.Cancel:input_type -> errand.v1.CancelRunRequest
-	24, // 56: errand.v1.RunService.Logs:input_type -> errand.v1.LogsRequest
-	28, // 57: errand.v1.RunService.Wait:input_type -> errand.v1.WaitRunRequest
-	37, // 58: errand.v1.RunService.Exec:input_type -> errand.v1.ExecRequest
-	38, // 59: errand.v1.RunService.CopyFrom:input_type -> errand.v1.CopyFromRequest
-	12, // 60: errand.v1.RunService.Create:output_type -> errand.v1.CreateRunResponse
-	14, // 61: errand.v1.RunService.Get:output_type -> errand.v1.GetRunResponse
-	16, // 62: errand.v1.RunService.List:output_type -> errand.v1.ListRunsResponse
-	18, // 63: errand.v1.RunService.Watch:output_type -> errand.v1.WatchRunResponse
-	20, // 64: errand.v1.RunService.Changes:output_type -> errand.v1.RunChangesResponse
-	23, // 65: errand.v1.RunService.Cancel:output_type -> errand.v1.CancelRunResponse
-	25, // 66: errand.v1.RunService.Logs:output_type -> errand.v1.LogsResponse
-	29, // 67: errand.v1.RunService.Wait:output_type -> errand.v1.WaitRunResponse
-	39, // 68: errand.v1.RunService.Exec:output_type -> errand.v1.ExecResponse
-	40, // 69: errand.v1.RunService.CopyFrom:output_type -> errand.v1.CopyFromResponse
-	60, // [60:70] is the sub-list for method output_type
-	50, // [50:60] is the sub-list for method input_type
-	50, // [50:50] is the sub-list for extension type_name
-	50, // [50:50] is the sub-list for extension extendee
-	0,  // [0:50] is the sub-list for field type_name
+	41, // 26: errand.v1.Attempt.placed_at:type_name -> google.protobuf.Timestamp
+	41, // 27: errand.v1.Attempt.safe_at:type_name -> google.protobuf.Timestamp
+	41, // 28: errand.v1.Attempt.adopted_at:type_name -> google.protobuf.Timestamp
+	41, // 29: errand.v1.SentSignal.at:type_name -> google.protobuf.Timestamp
+	1,  // 30: errand.v1.SentSignal.reason:type_name -> errand.v1.Reason
+	41, // 31: errand.v1.RunEvent.at:type_name -> google.protobuf.Timestamp
+	11, // 32: errand.v1.RunHistory.events:type_name -> errand.v1.RunEvent
+	37, // 33: errand.v1.CreateRunRequest.labels:type_name -> errand.v1.CreateRunRequest.LabelsEntry
+	2,  // 34: errand.v1.CreateRunRequest.trigger:type_name -> errand.v1.Trigger
+	6,  // 35: errand.v1.CreateRunRequest.spec:type_name -> errand.v1.RunSpec
+	40, // 36: errand.v1.CreateRunRequest.wait:type_name -> google.protobuf.Duration
+	8,  // 37: errand.v1.CreateRunResponse.run:type_name -> errand.v1.Run
+	8,  // 38: errand.v1.GetRunResponse.run:type_name -> errand.v1.Run
+	12, // 39: errand.v1.GetRunResponse.history:type_name -> errand.v1.RunHistory
+	0,  // 40: errand.v1.ListRunsRequest.statuses:type_name -> errand.v1.Status
+	38, // 41: errand.v1.ListRunsRequest.labels:type_name -> errand.v1.ListRunsRequest.LabelsEntry
+	8,  // 42: errand.v1.ListRunsResponse.runs:type_name -> errand.v1.Run
+	41, // 43: errand.v1.ListRunsResponse.examined_back_to:type_name -> google.protobuf.Timestamp
+	8,  // 44: errand.v1.WatchRunResponse.run:type_name -> errand.v1.Run
+	12, // 45: errand.v1.WatchRunResponse.history:type_name -> errand.v1.RunHistory
+	39, // 46: errand.v1.RunChangesRequest.labels:type_name -> errand.v1.RunChangesRequest.LabelsEntry
+	23, // 47: errand.v1.RunChangesResponse.changes:type_name -> errand.v1.RunChange
+	8,  // 48: errand.v1.RunChange.run:type_name -> errand.v1.Run
+	12, // 49: errand.v1.RunChange.history:type_name -> errand.v1.RunHistory
+	8,  // 50: errand.v1.CancelRunResponse.run:type_name -> errand.v1.Run
+	41, // 51: errand.v1.LogsRequest.since:type_name -> google.protobuf.Timestamp
+	28, // 52: errand.v1.LogsResponse.chunks:type_name -> errand.v1.LogChunk
+	29, // 53: errand.v1.LogsResponse.end:type_name -> errand.v1.LogEnd
+	5,  // 54: errand.v1.LogChunk.stream:type_name -> errand.v1.Stream
+	41, // 55: errand.v1.LogChunk.at:type_name -> google.protobuf.Timestamp
+	40, // 56: errand.v1.WaitRunRequest.timeout:type_name -> google.protobuf.Duration
+	8,  // 57: errand.v1.WaitRunResponse.run:type_name -> errand.v1.Run
+	8,  // 58: errand.v1.ExplainRunResponse.run:type_name -> errand.v1.Run
+	34, // 59: errand.v1.ExplainRunResponse.causes:type_name -> errand.v1.Cause
+	41, // 60: errand.v1.Cause.at:type_name -> google.protobuf.Timestamp
+	13, // 61: errand.v1.RunService.Create:input_type -> errand.v1.CreateRunRequest
+	15, // 62: errand.v1.RunService.Get:input_type -> errand.v1.GetRunRequest
+	17, // 63: errand.v1.RunService.List:input_type -> errand.v1.ListRunsRequest
+	19, // 64: errand.v1.RunService.Watch:input_type -> errand.v1.WatchRunRequest
+	21, // 65: errand.v1.RunService.Changes:input_type -> errand.v1.RunChangesRequest
+	24, // 66: errand.v1.RunService.Cancel:input_type -> errand.v1.CancelRunRequest
+	26, // 67: errand.v1.RunService.Logs:input_type -> errand.v1.LogsRequest
+	30, // 68: errand.v1.RunService.Wait:input_type -> errand.v1.WaitRunRequest
+	42, // 69: errand.v1.RunService.Exec:input_type -> errand.v1.ExecRequest
+	43, // 70: errand.v1.RunService.CopyFrom:input_type -> errand.v1.CopyFromRequest
+	32, // 71: errand.v1.RunService.Explain:input_type -> errand.v1.ExplainRunRequest
+	14, // 72: errand.v1.RunService.Create:output_type -> errand.v1.CreateRunResponse
+	16, // 73: errand.v1.RunService.Get:output_type -> errand.v1.GetRunResponse
+	18, // 74: errand.v1.RunService.List:output_type -> errand.v1.ListRunsResponse
+	20, // 75: errand.v1.RunService.Watch:output_type -> errand.v1.WatchRunResponse
+	22, // 76: errand.v1.RunService.Changes:output_type -> errand.v1.RunChangesResponse
+	25, // 77: errand.v1.RunService.Cancel:output_type -> errand.v1.CancelRunResponse
+	27, // 78: errand.v1.RunService.Logs:output_type -> errand.v1.LogsResponse
+	31, // 79: errand.v1.RunService.Wait:output_type -> errand.v1.WaitRunResponse
+	44, // 80: errand.v1.RunService.Exec:output_type -> errand.v1.ExecResponse
+	45, // 81: errand.v1.RunService.CopyFrom:output_type -> errand.v1.CopyFromResponse
+	33, // 82: errand.v1.RunService.Explain:output_type -> errand.v1.ExplainRunResponse
+	72, // [72:83] is the sub-list for method output_type
+	61, // [61:72] is the sub-list for method input_type
+	61, // [61:61] is the sub-list for extension type_name
+	61, // [61:61] is the sub-list for extension extendee
+	0,  // [0:61] is the sub-list for field type_name
 }
 
 func init() { file_errand_v1_run_proto_init() }
@@ -2702,7 +3170,7 @@ func file_errand_v1_run_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_errand_v1_run_proto_rawDesc), len(file_errand_v1_run_proto_rawDesc)),
 			NumEnums:      6,
-			NumMessages:   29,
+			NumMessages:   34,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

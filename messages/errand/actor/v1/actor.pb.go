@@ -25,6 +25,80 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
+// Step is how far a node has come with a placement.
+type Step int32
+
+const (
+	Step_STEP_UNSPECIFIED Step = 0
+	// It waits for its turn to be made.
+	Step_STEP_QUEUED Step = 1
+	// Its sandbox is being made, the image included.
+	Step_STEP_CREATING Step = 2
+	Step_STEP_STARTING Step = 3
+	Step_STEP_RUNNING  Step = 4
+	// A stop was asked for.
+	Step_STEP_STOPPING Step = 5
+	// The command has ended; what is left of it is being ended, and its log completed.
+	Step_STEP_EMPTYING Step = 6
+	// The outcome is being told.
+	Step_STEP_REPORTING Step = 7
+	// The outcome is kept: the node was told that nobody knows the run.
+	Step_STEP_QUARANTINED Step = 8
+)
+
+// Enum value maps for Step.
+var (
+	Step_name = map[int32]string{
+		0: "STEP_UNSPECIFIED",
+		1: "STEP_QUEUED",
+		2: "STEP_CREATING",
+		3: "STEP_STARTING",
+		4: "STEP_RUNNING",
+		5: "STEP_STOPPING",
+		6: "STEP_EMPTYING",
+		7: "STEP_REPORTING",
+		8: "STEP_QUARANTINED",
+	}
+	Step_value = map[string]int32{
+		"STEP_UNSPECIFIED": 0,
+		"STEP_QUEUED":      1,
+		"STEP_CREATING":    2,
+		"STEP_STARTING":    3,
+		"STEP_RUNNING":     4,
+		"STEP_STOPPING":    5,
+		"STEP_EMPTYING":    6,
+		"STEP_REPORTING":   7,
+		"STEP_QUARANTINED": 8,
+	}
+)
+
+func (x Step) Enum() *Step {
+	p := new(Step)
+	*p = x
+	return p
+}
+
+func (x Step) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (Step) Descriptor() protoreflect.EnumDescriptor {
+	return file_errand_actor_v1_actor_proto_enumTypes[0].Descriptor()
+}
+
+func (Step) Type() protoreflect.EnumType {
+	return &file_errand_actor_v1_actor_proto_enumTypes[0]
+}
+
+func (x Step) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use Step.Descriptor instead.
+func (Step) EnumDescriptor() ([]byte, []int) {
+	return file_errand_actor_v1_actor_proto_rawDescGZIP(), []int{0}
+}
+
 type Canceled_Outcome int32
 
 const (
@@ -67,11 +141,11 @@ func (x Canceled_Outcome) String() string {
 }
 
 func (Canceled_Outcome) Descriptor() protoreflect.EnumDescriptor {
-	return file_errand_actor_v1_actor_proto_enumTypes[0].Descriptor()
+	return file_errand_actor_v1_actor_proto_enumTypes[1].Descriptor()
 }
 
 func (Canceled_Outcome) Type() protoreflect.EnumType {
-	return &file_errand_actor_v1_actor_proto_enumTypes[0]
+	return &file_errand_actor_v1_actor_proto_enumTypes[1]
 }
 
 func (x Canceled_Outcome) Number() protoreflect.EnumNumber {
@@ -1039,6 +1113,566 @@ func (x *Canceled) GetRevision() int64 {
 	return 0
 }
 
+// Explain asks a run actor for what it knows of a run and has not recorded. It changes
+// nothing and reads nothing.
+type Explain struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Run           string                 `protobuf:"bytes,1,opt,name=run,proto3" json:"run,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Explain) Reset() {
+	*x = Explain{}
+	mi := &file_errand_actor_v1_actor_proto_msgTypes[13]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Explain) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Explain) ProtoMessage() {}
+
+func (x *Explain) ProtoReflect() protoreflect.Message {
+	mi := &file_errand_actor_v1_actor_proto_msgTypes[13]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Explain.ProtoReflect.Descriptor instead.
+func (*Explain) Descriptor() ([]byte, []int) {
+	return file_errand_actor_v1_actor_proto_rawDescGZIP(), []int{13}
+}
+
+func (x *Explain) GetRun() string {
+	if x != nil {
+		return x.Run
+	}
+	return ""
+}
+
+// Explained answers an Explain.
+type Explained struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The activation has looked at the run; one that has just begun knows nothing.
+	Active  bool  `protobuf:"varint,1,opt,name=active,proto3" json:"active,omitempty"`
+	Attempt int32 `protobuf:"varint,2,opt,name=attempt,proto3" json:"attempt,omitempty"`
+	// The node whose answer to a reservation is awaited.
+	Asking string `protobuf:"bytes,3,opt,name=asking,proto3" json:"asking,omitempty"`
+	// How many nodes are asked in this round.
+	Candidates int32 `protobuf:"varint,4,opt,name=candidates,proto3" json:"candidates,omitempty"`
+	// The nodes that have said no, in this round or in the last one, and how long ago that
+	// round ended.
+	Refusals     []*Refusal `protobuf:"bytes,5,rep,name=refusals,proto3" json:"refusals,omitempty"`
+	RefusedAgoMs int64      `protobuf:"varint,6,opt,name=refused_ago_ms,json=refusedAgoMs,proto3" json:"refused_ago_ms,omitempty"`
+	// Nodes are asked again after this long; 0 when nothing is known.
+	AskAgainMs int64 `protobuf:"varint,7,opt,name=ask_again_ms,json=askAgainMs,proto3" json:"ask_again_ms,omitempty"`
+	// The session of the run's node is over: it is lost after this long unless it tells
+	// how the command ended.
+	NodeGone bool  `protobuf:"varint,8,opt,name=node_gone,json=nodeGone,proto3" json:"node_gone,omitempty"`
+	LostInMs int64 `protobuf:"varint,9,opt,name=lost_in_ms,json=lostInMs,proto3" json:"lost_in_ms,omitempty"`
+	// The store has failed so often in a row.
+	StoreFailures int32 `protobuf:"varint,10,opt,name=store_failures,json=storeFailures,proto3" json:"store_failures,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Explained) Reset() {
+	*x = Explained{}
+	mi := &file_errand_actor_v1_actor_proto_msgTypes[14]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Explained) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Explained) ProtoMessage() {}
+
+func (x *Explained) ProtoReflect() protoreflect.Message {
+	mi := &file_errand_actor_v1_actor_proto_msgTypes[14]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Explained.ProtoReflect.Descriptor instead.
+func (*Explained) Descriptor() ([]byte, []int) {
+	return file_errand_actor_v1_actor_proto_rawDescGZIP(), []int{14}
+}
+
+func (x *Explained) GetActive() bool {
+	if x != nil {
+		return x.Active
+	}
+	return false
+}
+
+func (x *Explained) GetAttempt() int32 {
+	if x != nil {
+		return x.Attempt
+	}
+	return 0
+}
+
+func (x *Explained) GetAsking() string {
+	if x != nil {
+		return x.Asking
+	}
+	return ""
+}
+
+func (x *Explained) GetCandidates() int32 {
+	if x != nil {
+		return x.Candidates
+	}
+	return 0
+}
+
+func (x *Explained) GetRefusals() []*Refusal {
+	if x != nil {
+		return x.Refusals
+	}
+	return nil
+}
+
+func (x *Explained) GetRefusedAgoMs() int64 {
+	if x != nil {
+		return x.RefusedAgoMs
+	}
+	return 0
+}
+
+func (x *Explained) GetAskAgainMs() int64 {
+	if x != nil {
+		return x.AskAgainMs
+	}
+	return 0
+}
+
+func (x *Explained) GetNodeGone() bool {
+	if x != nil {
+		return x.NodeGone
+	}
+	return false
+}
+
+func (x *Explained) GetLostInMs() int64 {
+	if x != nil {
+		return x.LostInMs
+	}
+	return 0
+}
+
+func (x *Explained) GetStoreFailures() int32 {
+	if x != nil {
+		return x.StoreFailures
+	}
+	return 0
+}
+
+// Refusal is a node's no to a reservation.
+type Refusal struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Node          string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`
+	Message       string                 `protobuf:"bytes,2,opt,name=message,proto3" json:"message,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Refusal) Reset() {
+	*x = Refusal{}
+	mi := &file_errand_actor_v1_actor_proto_msgTypes[15]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Refusal) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Refusal) ProtoMessage() {}
+
+func (x *Refusal) ProtoReflect() protoreflect.Message {
+	mi := &file_errand_actor_v1_actor_proto_msgTypes[15]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Refusal.ProtoReflect.Descriptor instead.
+func (*Refusal) Descriptor() ([]byte, []int) {
+	return file_errand_actor_v1_actor_proto_rawDescGZIP(), []int{15}
+}
+
+func (x *Refusal) GetNode() string {
+	if x != nil {
+		return x.Node
+	}
+	return ""
+}
+
+func (x *Refusal) GetMessage() string {
+	if x != nil {
+		return x.Message
+	}
+	return ""
+}
+
+// Describe asks a node for what it does for one run, or, without a run, for what it
+// holds that nothing accounts for. It changes nothing and reads nothing.
+type Describe struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Run           string                 `protobuf:"bytes,1,opt,name=run,proto3" json:"run,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Describe) Reset() {
+	*x = Describe{}
+	mi := &file_errand_actor_v1_actor_proto_msgTypes[16]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Describe) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Describe) ProtoMessage() {}
+
+func (x *Describe) ProtoReflect() protoreflect.Message {
+	mi := &file_errand_actor_v1_actor_proto_msgTypes[16]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Describe.ProtoReflect.Descriptor instead.
+func (*Describe) Descriptor() ([]byte, []int) {
+	return file_errand_actor_v1_actor_proto_rawDescGZIP(), []int{16}
+}
+
+func (x *Describe) GetRun() string {
+	if x != nil {
+		return x.Run
+	}
+	return ""
+}
+
+// Described answers a Describe.
+type Described struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Node  string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`
+	// Absent when the node knows no placement of the run that has not ended.
+	Placement *PlacementStep `protobuf:"bytes,2,opt,name=placement,proto3" json:"placement,omitempty"`
+	// At most 256.
+	Quarantined []*QuarantinedThing `protobuf:"bytes,3,rep,name=quarantined,proto3" json:"quarantined,omitempty"`
+	// How many there are.
+	QuarantinedCount int64 `protobuf:"varint,4,opt,name=quarantined_count,json=quarantinedCount,proto3" json:"quarantined_count,omitempty"`
+	unknownFields    protoimpl.UnknownFields
+	sizeCache        protoimpl.SizeCache
+}
+
+func (x *Described) Reset() {
+	*x = Described{}
+	mi := &file_errand_actor_v1_actor_proto_msgTypes[17]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Described) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Described) ProtoMessage() {}
+
+func (x *Described) ProtoReflect() protoreflect.Message {
+	mi := &file_errand_actor_v1_actor_proto_msgTypes[17]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Described.ProtoReflect.Descriptor instead.
+func (*Described) Descriptor() ([]byte, []int) {
+	return file_errand_actor_v1_actor_proto_rawDescGZIP(), []int{17}
+}
+
+func (x *Described) GetNode() string {
+	if x != nil {
+		return x.Node
+	}
+	return ""
+}
+
+func (x *Described) GetPlacement() *PlacementStep {
+	if x != nil {
+		return x.Placement
+	}
+	return nil
+}
+
+func (x *Described) GetQuarantined() []*QuarantinedThing {
+	if x != nil {
+		return x.Quarantined
+	}
+	return nil
+}
+
+func (x *Described) GetQuarantinedCount() int64 {
+	if x != nil {
+		return x.QuarantinedCount
+	}
+	return 0
+}
+
+// PlacementStep is what a node does for a placement.
+type PlacementStep struct {
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	Attempt   int32                  `protobuf:"varint,1,opt,name=attempt,proto3" json:"attempt,omitempty"`
+	Placement int32                  `protobuf:"varint,2,opt,name=placement,proto3" json:"placement,omitempty"`
+	Step      Step                   `protobuf:"varint,3,opt,name=step,proto3,enum=errand.actor.v1.Step" json:"step,omitempty"`
+	// How long it has been at that; 0 when that is not known.
+	SinceMs int64 `protobuf:"varint,4,opt,name=since_ms,json=sinceMs,proto3" json:"since_ms,omitempty"`
+	// Of QUEUED: how many sandboxes are being made.
+	StartsInFlight int32 `protobuf:"varint,5,opt,name=starts_in_flight,json=startsInFlight,proto3" json:"starts_in_flight,omitempty"`
+	// The image, for a sandbox that is made of one.
+	Image string `protobuf:"bytes,6,opt,name=image,proto3" json:"image,omitempty"`
+	// Of STOPPING: the signals sent so far.
+	Signals       []*v1.SentSignal `protobuf:"bytes,7,rep,name=signals,proto3" json:"signals,omitempty"`
+	StopGraceMs   int64            `protobuf:"varint,8,opt,name=stop_grace_ms,json=stopGraceMs,proto3" json:"stop_grace_ms,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PlacementStep) Reset() {
+	*x = PlacementStep{}
+	mi := &file_errand_actor_v1_actor_proto_msgTypes[18]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PlacementStep) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PlacementStep) ProtoMessage() {}
+
+func (x *PlacementStep) ProtoReflect() protoreflect.Message {
+	mi := &file_errand_actor_v1_actor_proto_msgTypes[18]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PlacementStep.ProtoReflect.Descriptor instead.
+func (*PlacementStep) Descriptor() ([]byte, []int) {
+	return file_errand_actor_v1_actor_proto_rawDescGZIP(), []int{18}
+}
+
+func (x *PlacementStep) GetAttempt() int32 {
+	if x != nil {
+		return x.Attempt
+	}
+	return 0
+}
+
+func (x *PlacementStep) GetPlacement() int32 {
+	if x != nil {
+		return x.Placement
+	}
+	return 0
+}
+
+func (x *PlacementStep) GetStep() Step {
+	if x != nil {
+		return x.Step
+	}
+	return Step_STEP_UNSPECIFIED
+}
+
+func (x *PlacementStep) GetSinceMs() int64 {
+	if x != nil {
+		return x.SinceMs
+	}
+	return 0
+}
+
+func (x *PlacementStep) GetStartsInFlight() int32 {
+	if x != nil {
+		return x.StartsInFlight
+	}
+	return 0
+}
+
+func (x *PlacementStep) GetImage() string {
+	if x != nil {
+		return x.Image
+	}
+	return ""
+}
+
+func (x *PlacementStep) GetSignals() []*v1.SentSignal {
+	if x != nil {
+		return x.Signals
+	}
+	return nil
+}
+
+func (x *PlacementStep) GetStopGraceMs() int64 {
+	if x != nil {
+		return x.StopGraceMs
+	}
+	return 0
+}
+
+// QuarantinedThing is what a node keeps for a while that nothing accounts for.
+type QuarantinedThing struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Empty for an outcome whose run nobody knows.
+	Sandbox string `protobuf:"bytes,1,opt,name=sandbox,proto3" json:"sandbox,omitempty"`
+	Driver  string `protobuf:"bytes,2,opt,name=driver,proto3" json:"driver,omitempty"`
+	// What it claims to be of.
+	Run       string `protobuf:"bytes,3,opt,name=run,proto3" json:"run,omitempty"`
+	Attempt   int32  `protobuf:"varint,4,opt,name=attempt,proto3" json:"attempt,omitempty"`
+	Placement int32  `protobuf:"varint,5,opt,name=placement,proto3" json:"placement,omitempty"`
+	Since     int64  `protobuf:"varint,6,opt,name=since,proto3" json:"since,omitempty"`
+	Until     int64  `protobuf:"varint,7,opt,name=until,proto3" json:"until,omitempty"`
+	Reason    string `protobuf:"bytes,8,opt,name=reason,proto3" json:"reason,omitempty"`
+	// Something of it may still be running.
+	Running       bool `protobuf:"varint,9,opt,name=running,proto3" json:"running,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *QuarantinedThing) Reset() {
+	*x = QuarantinedThing{}
+	mi := &file_errand_actor_v1_actor_proto_msgTypes[19]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *QuarantinedThing) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*QuarantinedThing) ProtoMessage() {}
+
+func (x *QuarantinedThing) ProtoReflect() protoreflect.Message {
+	mi := &file_errand_actor_v1_actor_proto_msgTypes[19]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use QuarantinedThing.ProtoReflect.Descriptor instead.
+func (*QuarantinedThing) Descriptor() ([]byte, []int) {
+	return file_errand_actor_v1_actor_proto_rawDescGZIP(), []int{19}
+}
+
+func (x *QuarantinedThing) GetSandbox() string {
+	if x != nil {
+		return x.Sandbox
+	}
+	return ""
+}
+
+func (x *QuarantinedThing) GetDriver() string {
+	if x != nil {
+		return x.Driver
+	}
+	return ""
+}
+
+func (x *QuarantinedThing) GetRun() string {
+	if x != nil {
+		return x.Run
+	}
+	return ""
+}
+
+func (x *QuarantinedThing) GetAttempt() int32 {
+	if x != nil {
+		return x.Attempt
+	}
+	return 0
+}
+
+func (x *QuarantinedThing) GetPlacement() int32 {
+	if x != nil {
+		return x.Placement
+	}
+	return 0
+}
+
+func (x *QuarantinedThing) GetSince() int64 {
+	if x != nil {
+		return x.Since
+	}
+	return 0
+}
+
+func (x *QuarantinedThing) GetUntil() int64 {
+	if x != nil {
+		return x.Until
+	}
+	return 0
+}
+
+func (x *QuarantinedThing) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *QuarantinedThing) GetRunning() bool {
+	if x != nil {
+		return x.Running
+	}
+	return false
+}
+
 // Packet is what one node's directory of actors sends to another's. Any may be
 // lost, doubled or overtaken.
 type Packet struct {
@@ -1061,7 +1695,7 @@ type Packet struct {
 
 func (x *Packet) Reset() {
 	*x = Packet{}
-	mi := &file_errand_actor_v1_actor_proto_msgTypes[13]
+	mi := &file_errand_actor_v1_actor_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1073,7 +1707,7 @@ func (x *Packet) String() string {
 func (*Packet) ProtoMessage() {}
 
 func (x *Packet) ProtoReflect() protoreflect.Message {
-	mi := &file_errand_actor_v1_actor_proto_msgTypes[13]
+	mi := &file_errand_actor_v1_actor_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1086,7 +1720,7 @@ func (x *Packet) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Packet.ProtoReflect.Descriptor instead.
 func (*Packet) Descriptor() ([]byte, []int) {
-	return file_errand_actor_v1_actor_proto_rawDescGZIP(), []int{13}
+	return file_errand_actor_v1_actor_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *Packet) GetId() uint64 {
@@ -1178,7 +1812,7 @@ type Deliver struct {
 
 func (x *Deliver) Reset() {
 	*x = Deliver{}
-	mi := &file_errand_actor_v1_actor_proto_msgTypes[14]
+	mi := &file_errand_actor_v1_actor_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1190,7 +1824,7 @@ func (x *Deliver) String() string {
 func (*Deliver) ProtoMessage() {}
 
 func (x *Deliver) ProtoReflect() protoreflect.Message {
-	mi := &file_errand_actor_v1_actor_proto_msgTypes[14]
+	mi := &file_errand_actor_v1_actor_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1203,7 +1837,7 @@ func (x *Deliver) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Deliver.ProtoReflect.Descriptor instead.
 func (*Deliver) Descriptor() ([]byte, []int) {
-	return file_errand_actor_v1_actor_proto_rawDescGZIP(), []int{14}
+	return file_errand_actor_v1_actor_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *Deliver) GetKind() string {
@@ -1259,7 +1893,7 @@ type Taken struct {
 
 func (x *Taken) Reset() {
 	*x = Taken{}
-	mi := &file_errand_actor_v1_actor_proto_msgTypes[15]
+	mi := &file_errand_actor_v1_actor_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1271,7 +1905,7 @@ func (x *Taken) String() string {
 func (*Taken) ProtoMessage() {}
 
 func (x *Taken) ProtoReflect() protoreflect.Message {
-	mi := &file_errand_actor_v1_actor_proto_msgTypes[15]
+	mi := &file_errand_actor_v1_actor_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1284,7 +1918,7 @@ func (x *Taken) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Taken.ProtoReflect.Descriptor instead.
 func (*Taken) Descriptor() ([]byte, []int) {
-	return file_errand_actor_v1_actor_proto_rawDescGZIP(), []int{15}
+	return file_errand_actor_v1_actor_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *Taken) GetRefusal() string {
@@ -1307,7 +1941,7 @@ type Reply struct {
 
 func (x *Reply) Reset() {
 	*x = Reply{}
-	mi := &file_errand_actor_v1_actor_proto_msgTypes[16]
+	mi := &file_errand_actor_v1_actor_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1319,7 +1953,7 @@ func (x *Reply) String() string {
 func (*Reply) ProtoMessage() {}
 
 func (x *Reply) ProtoReflect() protoreflect.Message {
-	mi := &file_errand_actor_v1_actor_proto_msgTypes[16]
+	mi := &file_errand_actor_v1_actor_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1332,7 +1966,7 @@ func (x *Reply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Reply.ProtoReflect.Descriptor instead.
 func (*Reply) Descriptor() ([]byte, []int) {
-	return file_errand_actor_v1_actor_proto_rawDescGZIP(), []int{16}
+	return file_errand_actor_v1_actor_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *Reply) GetType() string {
@@ -1443,7 +2077,54 @@ const file_errand_actor_v1_actor_proto_rawDesc = "" +
 	"\x10OUTCOME_RECORDED\x10\x01\x12\x14\n" +
 	"\x10OUTCOME_TERMINAL\x10\x02\x12\x15\n" +
 	"\x11OUTCOME_NOT_FOUND\x10\x03\x12\x13\n" +
-	"\x0fOUTCOME_UNKNOWN\x10\x04\"\xdb\x01\n" +
+	"\x0fOUTCOME_UNKNOWN\x10\x04\"\x1b\n" +
+	"\aExplain\x12\x10\n" +
+	"\x03run\x18\x01 \x01(\tR\x03run\"\xd5\x02\n" +
+	"\tExplained\x12\x16\n" +
+	"\x06active\x18\x01 \x01(\bR\x06active\x12\x18\n" +
+	"\aattempt\x18\x02 \x01(\x05R\aattempt\x12\x16\n" +
+	"\x06asking\x18\x03 \x01(\tR\x06asking\x12\x1e\n" +
+	"\n" +
+	"candidates\x18\x04 \x01(\x05R\n" +
+	"candidates\x124\n" +
+	"\brefusals\x18\x05 \x03(\v2\x18.errand.actor.v1.RefusalR\brefusals\x12$\n" +
+	"\x0erefused_ago_ms\x18\x06 \x01(\x03R\frefusedAgoMs\x12 \n" +
+	"\fask_again_ms\x18\a \x01(\x03R\n" +
+	"askAgainMs\x12\x1b\n" +
+	"\tnode_gone\x18\b \x01(\bR\bnodeGone\x12\x1c\n" +
+	"\n" +
+	"lost_in_ms\x18\t \x01(\x03R\blostInMs\x12%\n" +
+	"\x0estore_failures\x18\n" +
+	" \x01(\x05R\rstoreFailures\"7\n" +
+	"\aRefusal\x12\x12\n" +
+	"\x04node\x18\x01 \x01(\tR\x04node\x12\x18\n" +
+	"\amessage\x18\x02 \x01(\tR\amessage\"\x1c\n" +
+	"\bDescribe\x12\x10\n" +
+	"\x03run\x18\x01 \x01(\tR\x03run\"\xcf\x01\n" +
+	"\tDescribed\x12\x12\n" +
+	"\x04node\x18\x01 \x01(\tR\x04node\x12<\n" +
+	"\tplacement\x18\x02 \x01(\v2\x1e.errand.actor.v1.PlacementStepR\tplacement\x12C\n" +
+	"\vquarantined\x18\x03 \x03(\v2!.errand.actor.v1.QuarantinedThingR\vquarantined\x12+\n" +
+	"\x11quarantined_count\x18\x04 \x01(\x03R\x10quarantinedCount\"\xa9\x02\n" +
+	"\rPlacementStep\x12\x18\n" +
+	"\aattempt\x18\x01 \x01(\x05R\aattempt\x12\x1c\n" +
+	"\tplacement\x18\x02 \x01(\x05R\tplacement\x12)\n" +
+	"\x04step\x18\x03 \x01(\x0e2\x15.errand.actor.v1.StepR\x04step\x12\x19\n" +
+	"\bsince_ms\x18\x04 \x01(\x03R\asinceMs\x12(\n" +
+	"\x10starts_in_flight\x18\x05 \x01(\x05R\x0estartsInFlight\x12\x14\n" +
+	"\x05image\x18\x06 \x01(\tR\x05image\x126\n" +
+	"\asignals\x18\a \x03(\v2\x1c.errand.record.v1.SentSignalR\asignals\x12\"\n" +
+	"\rstop_grace_ms\x18\b \x01(\x03R\vstopGraceMs\"\xec\x01\n" +
+	"\x10QuarantinedThing\x12\x18\n" +
+	"\asandbox\x18\x01 \x01(\tR\asandbox\x12\x16\n" +
+	"\x06driver\x18\x02 \x01(\tR\x06driver\x12\x10\n" +
+	"\x03run\x18\x03 \x01(\tR\x03run\x12\x18\n" +
+	"\aattempt\x18\x04 \x01(\x05R\aattempt\x12\x1c\n" +
+	"\tplacement\x18\x05 \x01(\x05R\tplacement\x12\x14\n" +
+	"\x05since\x18\x06 \x01(\x03R\x05since\x12\x14\n" +
+	"\x05until\x18\a \x01(\x03R\x05until\x12\x16\n" +
+	"\x06reason\x18\b \x01(\tR\x06reason\x12\x18\n" +
+	"\arunning\x18\t \x01(\bR\arunning\"\xdb\x01\n" +
 	"\x06Packet\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x04R\x02id\x12 \n" +
 	"\vincarnation\x18\x02 \x01(\x04R\vincarnation\x124\n" +
@@ -1463,7 +2144,17 @@ const file_errand_actor_v1_actor_proto_rawDesc = "" +
 	"\x05Reply\x12\x12\n" +
 	"\x04type\x18\x01 \x01(\tR\x04type\x12\x18\n" +
 	"\amessage\x18\x02 \x01(\fR\amessage\x12\x18\n" +
-	"\arefusal\x18\x03 \x01(\tR\arefusalB?Z=github.com/errand-run/errand/messages/errand/actor/v1;actorv1b\x06proto3"
+	"\arefusal\x18\x03 \x01(\tR\arefusal*\xb5\x01\n" +
+	"\x04Step\x12\x14\n" +
+	"\x10STEP_UNSPECIFIED\x10\x00\x12\x0f\n" +
+	"\vSTEP_QUEUED\x10\x01\x12\x11\n" +
+	"\rSTEP_CREATING\x10\x02\x12\x11\n" +
+	"\rSTEP_STARTING\x10\x03\x12\x10\n" +
+	"\fSTEP_RUNNING\x10\x04\x12\x11\n" +
+	"\rSTEP_STOPPING\x10\x05\x12\x11\n" +
+	"\rSTEP_EMPTYING\x10\x06\x12\x12\n" +
+	"\x0eSTEP_REPORTING\x10\a\x12\x14\n" +
+	"\x10STEP_QUARANTINED\x10\bB?Z=github.com/errand-run/errand/messages/errand/actor/v1;actorv1b\x06proto3"
 
 var (
 	file_errand_actor_v1_actor_proto_rawDescOnce sync.Once
@@ -1477,49 +2168,63 @@ func file_errand_actor_v1_actor_proto_rawDescGZIP() []byte {
 	return file_errand_actor_v1_actor_proto_rawDescData
 }
 
-var file_errand_actor_v1_actor_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_errand_actor_v1_actor_proto_msgTypes = make([]protoimpl.MessageInfo, 17)
+var file_errand_actor_v1_actor_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
+var file_errand_actor_v1_actor_proto_msgTypes = make([]protoimpl.MessageInfo, 24)
 var file_errand_actor_v1_actor_proto_goTypes = []any{
-	(Canceled_Outcome)(0), // 0: errand.actor.v1.Canceled.Outcome
-	(*Activate)(nil),      // 1: errand.actor.v1.Activate
-	(*Wake)(nil),          // 2: errand.actor.v1.Wake
-	(*Awake)(nil),         // 3: errand.actor.v1.Awake
-	(*Reserve)(nil),       // 4: errand.actor.v1.Reserve
-	(*Reserved)(nil),      // 5: errand.actor.v1.Reserved
-	(*Start)(nil),         // 6: errand.actor.v1.Start
-	(*Stop)(nil),          // 7: errand.actor.v1.Stop
-	(*Voided)(nil),        // 8: errand.actor.v1.Voided
-	(*Started)(nil),       // 9: errand.actor.v1.Started
-	(*Exited)(nil),        // 10: errand.actor.v1.Exited
-	(*Ack)(nil),           // 11: errand.actor.v1.Ack
-	(*Cancel)(nil),        // 12: errand.actor.v1.Cancel
-	(*Canceled)(nil),      // 13: errand.actor.v1.Canceled
-	(*Packet)(nil),        // 14: errand.actor.v1.Packet
-	(*Deliver)(nil),       // 15: errand.actor.v1.Deliver
-	(*Taken)(nil),         // 16: errand.actor.v1.Taken
-	(*Reply)(nil),         // 17: errand.actor.v1.Reply
-	(v1.Reason)(0),        // 18: errand.record.v1.Reason
-	(*v1.Assignment)(nil), // 19: errand.record.v1.Assignment
-	(v1.Desired)(0),       // 20: errand.record.v1.Desired
-	(*v1.Void)(nil),       // 21: errand.record.v1.Void
-	(*v1.Exit)(nil),       // 22: errand.record.v1.Exit
+	(Step)(0),                // 0: errand.actor.v1.Step
+	(Canceled_Outcome)(0),    // 1: errand.actor.v1.Canceled.Outcome
+	(*Activate)(nil),         // 2: errand.actor.v1.Activate
+	(*Wake)(nil),             // 3: errand.actor.v1.Wake
+	(*Awake)(nil),            // 4: errand.actor.v1.Awake
+	(*Reserve)(nil),          // 5: errand.actor.v1.Reserve
+	(*Reserved)(nil),         // 6: errand.actor.v1.Reserved
+	(*Start)(nil),            // 7: errand.actor.v1.Start
+	(*Stop)(nil),             // 8: errand.actor.v1.Stop
+	(*Voided)(nil),           // 9: errand.actor.v1.Voided
+	(*Started)(nil),          // 10: errand.actor.v1.Started
+	(*Exited)(nil),           // 11: errand.actor.v1.Exited
+	(*Ack)(nil),              // 12: errand.actor.v1.Ack
+	(*Cancel)(nil),           // 13: errand.actor.v1.Cancel
+	(*Canceled)(nil),         // 14: errand.actor.v1.Canceled
+	(*Explain)(nil),          // 15: errand.actor.v1.Explain
+	(*Explained)(nil),        // 16: errand.actor.v1.Explained
+	(*Refusal)(nil),          // 17: errand.actor.v1.Refusal
+	(*Describe)(nil),         // 18: errand.actor.v1.Describe
+	(*Described)(nil),        // 19: errand.actor.v1.Described
+	(*PlacementStep)(nil),    // 20: errand.actor.v1.PlacementStep
+	(*QuarantinedThing)(nil), // 21: errand.actor.v1.QuarantinedThing
+	(*Packet)(nil),           // 22: errand.actor.v1.Packet
+	(*Deliver)(nil),          // 23: errand.actor.v1.Deliver
+	(*Taken)(nil),            // 24: errand.actor.v1.Taken
+	(*Reply)(nil),            // 25: errand.actor.v1.Reply
+	(v1.Reason)(0),           // 26: errand.record.v1.Reason
+	(*v1.Assignment)(nil),    // 27: errand.record.v1.Assignment
+	(v1.Desired)(0),          // 28: errand.record.v1.Desired
+	(*v1.Void)(nil),          // 29: errand.record.v1.Void
+	(*v1.Exit)(nil),          // 30: errand.record.v1.Exit
+	(*v1.SentSignal)(nil),    // 31: errand.record.v1.SentSignal
 }
 var file_errand_actor_v1_actor_proto_depIdxs = []int32{
-	18, // 0: errand.actor.v1.Reserved.permanent_reason:type_name -> errand.record.v1.Reason
-	19, // 1: errand.actor.v1.Start.assignment:type_name -> errand.record.v1.Assignment
-	20, // 2: errand.actor.v1.Stop.desired:type_name -> errand.record.v1.Desired
-	18, // 3: errand.actor.v1.Stop.reason:type_name -> errand.record.v1.Reason
-	21, // 4: errand.actor.v1.Voided.void:type_name -> errand.record.v1.Void
-	22, // 5: errand.actor.v1.Exited.exit:type_name -> errand.record.v1.Exit
-	0,  // 6: errand.actor.v1.Canceled.outcome:type_name -> errand.actor.v1.Canceled.Outcome
-	15, // 7: errand.actor.v1.Packet.deliver:type_name -> errand.actor.v1.Deliver
-	16, // 8: errand.actor.v1.Packet.taken:type_name -> errand.actor.v1.Taken
-	17, // 9: errand.actor.v1.Packet.reply:type_name -> errand.actor.v1.Reply
-	10, // [10:10] is the sub-list for method output_type
-	10, // [10:10] is the sub-list for method input_type
-	10, // [10:10] is the sub-list for extension type_name
-	10, // [10:10] is the sub-list for extension extendee
-	0,  // [0:10] is the sub-list for field type_name
+	26, // 0: errand.actor.v1.Reserved.permanent_reason:type_name -> errand.record.v1.Reason
+	27, // 1: errand.actor.v1.Start.assignment:type_name -> errand.record.v1.Assignment
+	28, // 2: errand.actor.v1.Stop.desired:type_name -> errand.record.v1.Desired
+	26, // 3: errand.actor.v1.Stop.reason:type_name -> errand.record.v1.Reason
+	29, // 4: errand.actor.v1.Voided.void:type_name -> errand.record.v1.Void
+	30, // 5: errand.actor.v1.Exited.exit:type_name -> errand.record.v1.Exit
+	1,  // 6: errand.actor.v1.Canceled.outcome:type_name -> errand.actor.v1.Canceled.Outcome
+	17, // 7: errand.actor.v1.Explained.refusals:type_name -> errand.actor.v1.Refusal
+	20, // 8: errand.actor.v1.Described.placement:type_name -> errand.actor.v1.PlacementStep
+	21, // 9: errand.actor.v1.Described.quarantined:type_name -> errand.actor.v1.QuarantinedThing
+	0,  // 10: errand.actor.v1.PlacementStep.step:type_name -> errand.actor.v1.Step
+	31, // 11: errand.actor.v1.PlacementStep.signals:type_name -> errand.record.v1.SentSignal
+	23, // 12: errand.actor.v1.Packet.deliver:type_name -> errand.actor.v1.Deliver
+	24, // 13: errand.actor.v1.Packet.taken:type_name -> errand.actor.v1.Taken
+	25, // 14: errand.actor.v1.Packet.reply:type_name -> errand.actor.v1.Reply
+	15, // [15:15] is the sub-list for method output_type
+	15, // [15:15] is the sub-list for method input_type
+	15, // [15:15] is the sub-list for extension type_name
+	15, // [15:15] is the sub-list for extension extendee
+	0,  // [0:15] is the sub-list for field type_name
 }
 
 func init() { file_errand_actor_v1_actor_proto_init() }
@@ -1528,7 +2233,7 @@ func file_errand_actor_v1_actor_proto_init() {
 		return
 	}
 	file_errand_actor_v1_actor_proto_msgTypes[1].OneofWrappers = []any{}
-	file_errand_actor_v1_actor_proto_msgTypes[13].OneofWrappers = []any{
+	file_errand_actor_v1_actor_proto_msgTypes[20].OneofWrappers = []any{
 		(*Packet_Deliver)(nil),
 		(*Packet_Taken)(nil),
 		(*Packet_Reply)(nil),
@@ -1538,8 +2243,8 @@ func file_errand_actor_v1_actor_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_errand_actor_v1_actor_proto_rawDesc), len(file_errand_actor_v1_actor_proto_rawDesc)),
-			NumEnums:      1,
-			NumMessages:   17,
+			NumEnums:      2,
+			NumMessages:   24,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -346,6 +346,168 @@ func (OnNodeLoss) EnumDescriptor() ([]byte, []int) {
 	return file_errand_record_v1_record_proto_rawDescGZIP(), []int{4}
 }
 
+// RunEventKind says what became of a run. Those that a record holds as such are
+// REFUSED, LEFT, STOP and OVERDUE; the others follow from the rest of it.
+type RunEventKind int32
+
+const (
+	RunEventKind_RUN_EVENT_KIND_UNSPECIFIED RunEventKind = 0
+	RunEventKind_RUN_EVENT_KIND_QUEUED      RunEventKind = 1
+	// Every node that was asked has said no.
+	RunEventKind_RUN_EVENT_KIND_REFUSED RunEventKind = 2
+	RunEventKind_RUN_EVENT_KIND_PLACED  RunEventKind = 3
+	// A placement that provably never started is over.
+	RunEventKind_RUN_EVENT_KIND_LEFT    RunEventKind = 4
+	RunEventKind_RUN_EVENT_KIND_STARTED RunEventKind = 5
+	// A daemon that was started anew took a running command over.
+	RunEventKind_RUN_EVENT_KIND_ADOPTED RunEventKind = 6
+	// The run is to end.
+	RunEventKind_RUN_EVENT_KIND_STOP RunEventKind = 7
+	// The engine sent a signal to the command.
+	RunEventKind_RUN_EVENT_KIND_SIGNAL RunEventKind = 8
+	// The timeout has long passed and the node has not said so.
+	RunEventKind_RUN_EVENT_KIND_OVERDUE RunEventKind = 9
+	// The attempt's end was observed.
+	RunEventKind_RUN_EVENT_KIND_EXITED RunEventKind = 10
+	// The attempt ended and nobody saw how.
+	RunEventKind_RUN_EVENT_KIND_LOST RunEventKind = 11
+	// From here on no copy of a lost attempt can be running.
+	RunEventKind_RUN_EVENT_KIND_SAFE RunEventKind = 12
+	// Another attempt follows.
+	RunEventKind_RUN_EVENT_KIND_RETRY    RunEventKind = 13
+	RunEventKind_RUN_EVENT_KIND_FINISHED RunEventKind = 14
+	// A node told of an end when it could no longer decide anything.
+	RunEventKind_RUN_EVENT_KIND_LATE_EXIT RunEventKind = 15
+	// The attempt could not be started.
+	RunEventKind_RUN_EVENT_KIND_NOT_STARTED RunEventKind = 16
+)
+
+// Enum value maps for RunEventKind.
+var (
+	RunEventKind_name = map[int32]string{
+		0:  "RUN_EVENT_KIND_UNSPECIFIED",
+		1:  "RUN_EVENT_KIND_QUEUED",
+		2:  "RUN_EVENT_KIND_REFUSED",
+		3:  "RUN_EVENT_KIND_PLACED",
+		4:  "RUN_EVENT_KIND_LEFT",
+		5:  "RUN_EVENT_KIND_STARTED",
+		6:  "RUN_EVENT_KIND_ADOPTED",
+		7:  "RUN_EVENT_KIND_STOP",
+		8:  "RUN_EVENT_KIND_SIGNAL",
+		9:  "RUN_EVENT_KIND_OVERDUE",
+		10: "RUN_EVENT_KIND_EXITED",
+		11: "RUN_EVENT_KIND_LOST",
+		12: "RUN_EVENT_KIND_SAFE",
+		13: "RUN_EVENT_KIND_RETRY",
+		14: "RUN_EVENT_KIND_FINISHED",
+		15: "RUN_EVENT_KIND_LATE_EXIT",
+		16: "RUN_EVENT_KIND_NOT_STARTED",
+	}
+	RunEventKind_value = map[string]int32{
+		"RUN_EVENT_KIND_UNSPECIFIED": 0,
+		"RUN_EVENT_KIND_QUEUED":      1,
+		"RUN_EVENT_KIND_REFUSED":     2,
+		"RUN_EVENT_KIND_PLACED":      3,
+		"RUN_EVENT_KIND_LEFT":        4,
+		"RUN_EVENT_KIND_STARTED":     5,
+		"RUN_EVENT_KIND_ADOPTED":     6,
+		"RUN_EVENT_KIND_STOP":        7,
+		"RUN_EVENT_KIND_SIGNAL":      8,
+		"RUN_EVENT_KIND_OVERDUE":     9,
+		"RUN_EVENT_KIND_EXITED":      10,
+		"RUN_EVENT_KIND_LOST":        11,
+		"RUN_EVENT_KIND_SAFE":        12,
+		"RUN_EVENT_KIND_RETRY":       13,
+		"RUN_EVENT_KIND_FINISHED":    14,
+		"RUN_EVENT_KIND_LATE_EXIT":   15,
+		"RUN_EVENT_KIND_NOT_STARTED": 16,
+	}
+)
+
+func (x RunEventKind) Enum() *RunEventKind {
+	p := new(RunEventKind)
+	*p = x
+	return p
+}
+
+func (x RunEventKind) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (RunEventKind) Descriptor() protoreflect.EnumDescriptor {
+	return file_errand_record_v1_record_proto_enumTypes[5].Descriptor()
+}
+
+func (RunEventKind) Type() protoreflect.EnumType {
+	return &file_errand_record_v1_record_proto_enumTypes[5]
+}
+
+func (x RunEventKind) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use RunEventKind.Descriptor instead.
+func (RunEventKind) EnumDescriptor() ([]byte, []int) {
+	return file_errand_record_v1_record_proto_rawDescGZIP(), []int{5}
+}
+
+// SafeBy is how it is known that nothing of an attempt is running.
+type SafeBy int32
+
+const (
+	SafeBy_SAFE_BY_UNSPECIFIED SafeBy = 0
+	// Its node found its cgroup empty.
+	SafeBy_SAFE_BY_EMPTY SafeBy = 1
+	// The node's session was seen to be over, and since then the time has passed within
+	// which a node without one stops all that it runs.
+	SafeBy_SAFE_BY_FENCE SafeBy = 2
+	// Its node says that it never started.
+	SafeBy_SAFE_BY_VOID SafeBy = 3
+)
+
+// Enum value maps for SafeBy.
+var (
+	SafeBy_name = map[int32]string{
+		0: "SAFE_BY_UNSPECIFIED",
+		1: "SAFE_BY_EMPTY",
+		2: "SAFE_BY_FENCE",
+		3: "SAFE_BY_VOID",
+	}
+	SafeBy_value = map[string]int32{
+		"SAFE_BY_UNSPECIFIED": 0,
+		"SAFE_BY_EMPTY":       1,
+		"SAFE_BY_FENCE":       2,
+		"SAFE_BY_VOID":        3,
+	}
+)
+
+func (x SafeBy) Enum() *SafeBy {
+	p := new(SafeBy)
+	*p = x
+	return p
+}
+
+func (x SafeBy) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (SafeBy) Descriptor() protoreflect.EnumDescriptor {
+	return file_errand_record_v1_record_proto_enumTypes[6].Descriptor()
+}
+
+func (SafeBy) Type() protoreflect.EnumType {
+	return &file_errand_record_v1_record_proto_enumTypes[6]
+}
+
+func (x SafeBy) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use SafeBy.Descriptor instead.
+func (SafeBy) EnumDescriptor() ([]byte, []int) {
+	return file_errand_record_v1_record_proto_rawDescGZIP(), []int{6}
+}
+
 // Desired is what the run actor wants of an assignment.
 type Desired int32
 
@@ -383,11 +545,11 @@ func (x Desired) String() string {
 }
 
 func (Desired) Descriptor() protoreflect.EnumDescriptor {
-	return file_errand_record_v1_record_proto_enumTypes[5].Descriptor()
+	return file_errand_record_v1_record_proto_enumTypes[7].Descriptor()
 }
 
 func (Desired) Type() protoreflect.EnumType {
-	return &file_errand_record_v1_record_proto_enumTypes[5]
+	return &file_errand_record_v1_record_proto_enumTypes[7]
 }
 
 func (x Desired) Number() protoreflect.EnumNumber {
@@ -396,7 +558,7 @@ func (x Desired) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Desired.Descriptor instead.
 func (Desired) EnumDescriptor() ([]byte, []int) {
-	return file_errand_record_v1_record_proto_rawDescGZIP(), []int{5}
+	return file_errand_record_v1_record_proto_rawDescGZIP(), []int{7}
 }
 
 type JournalState int32
@@ -441,11 +603,11 @@ func (x JournalState) String() string {
 }
 
 func (JournalState) Descriptor() protoreflect.EnumDescriptor {
-	return file_errand_record_v1_record_proto_enumTypes[6].Descriptor()
+	return file_errand_record_v1_record_proto_enumTypes[8].Descriptor()
 }
 
 func (JournalState) Type() protoreflect.EnumType {
-	return &file_errand_record_v1_record_proto_enumTypes[6]
+	return &file_errand_record_v1_record_proto_enumTypes[8]
 }
 
 func (x JournalState) Number() protoreflect.EnumNumber {
@@ -454,7 +616,7 @@ func (x JournalState) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use JournalState.Descriptor instead.
 func (JournalState) EnumDescriptor() ([]byte, []int) {
-	return file_errand_record_v1_record_proto_rawDescGZIP(), []int{6}
+	return file_errand_record_v1_record_proto_rawDescGZIP(), []int{8}
 }
 
 type StopCause int32
@@ -499,11 +661,11 @@ func (x StopCause) String() string {
 }
 
 func (StopCause) Descriptor() protoreflect.EnumDescriptor {
-	return file_errand_record_v1_record_proto_enumTypes[7].Descriptor()
+	return file_errand_record_v1_record_proto_enumTypes[9].Descriptor()
 }
 
 func (StopCause) Type() protoreflect.EnumType {
-	return &file_errand_record_v1_record_proto_enumTypes[7]
+	return &file_errand_record_v1_record_proto_enumTypes[9]
 }
 
 func (x StopCause) Number() protoreflect.EnumNumber {
@@ -512,7 +674,7 @@ func (x StopCause) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use StopCause.Descriptor instead.
 func (StopCause) EnumDescriptor() ([]byte, []int) {
-	return file_errand_record_v1_record_proto_rawDescGZIP(), []int{7}
+	return file_errand_record_v1_record_proto_rawDescGZIP(), []int{9}
 }
 
 // Cluster is meta/cluster: what every node must agree on.
@@ -1049,7 +1211,11 @@ type Run struct {
 	Avoided []string `protobuf:"bytes,31,rep,name=avoided,proto3" json:"avoided,omitempty"`
 	// When an actor of the run first found its timeout long passed by the start that the
 	// node has dated; 0 for never. The backup of the timeout counts from here.
-	OverdueAt     int64 `protobuf:"varint,32,opt,name=overdue_at,json=overdueAt,proto3" json:"overdue_at,omitempty"`
+	OverdueAt int64 `protobuf:"varint,32,opt,name=overdue_at,json=overdueAt,proto3" json:"overdue_at,omitempty"`
+	// What of the run's history nothing else in its record tells, oldest first: the first
+	// ones and the last ones, and how many between them were left out.
+	Events        []*RunEvent `protobuf:"bytes,33,rep,name=events,proto3" json:"events,omitempty"`
+	EventsLeftOut int32       `protobuf:"varint,34,opt,name=events_left_out,json=eventsLeftOut,proto3" json:"events_left_out,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1308,6 +1474,147 @@ func (x *Run) GetOverdueAt() int64 {
 	return 0
 }
 
+func (x *Run) GetEvents() []*RunEvent {
+	if x != nil {
+		return x.Events
+	}
+	return nil
+}
+
+func (x *Run) GetEventsLeftOut() int32 {
+	if x != nil {
+		return x.EventsLeftOut
+	}
+	return 0
+}
+
+// RunEvent is one thing that became of a run.
+type RunEvent struct {
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	Kind      RunEventKind           `protobuf:"varint,1,opt,name=kind,proto3,enum=errand.record.v1.RunEventKind" json:"kind,omitempty"`
+	At        int64                  `protobuf:"varint,2,opt,name=at,proto3" json:"at,omitempty"`
+	Attempt   int32                  `protobuf:"varint,3,opt,name=attempt,proto3" json:"attempt,omitempty"`
+	Placement int32                  `protobuf:"varint,4,opt,name=placement,proto3" json:"placement,omitempty"`
+	Node      string                 `protobuf:"bytes,5,opt,name=node,proto3" json:"node,omitempty"`
+	Reason    Reason                 `protobuf:"varint,6,opt,name=reason,proto3,enum=errand.record.v1.Reason" json:"reason,omitempty"`
+	Message   string                 `protobuf:"bytes,7,opt,name=message,proto3" json:"message,omitempty"`
+	// Of LEFT: when it was placed there, and before when it is not placed again.
+	PlacedAt int64 `protobuf:"varint,8,opt,name=placed_at,json=placedAt,proto3" json:"placed_at,omitempty"`
+	Until    int64 `protobuf:"varint,9,opt,name=until,proto3" json:"until,omitempty"`
+	// Of STOP: who asked.
+	By            string `protobuf:"bytes,10,opt,name=by,proto3" json:"by,omitempty"`
+	Force         bool   `protobuf:"varint,11,opt,name=force,proto3" json:"force,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RunEvent) Reset() {
+	*x = RunEvent{}
+	mi := &file_errand_record_v1_record_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RunEvent) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RunEvent) ProtoMessage() {}
+
+func (x *RunEvent) ProtoReflect() protoreflect.Message {
+	mi := &file_errand_record_v1_record_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RunEvent.ProtoReflect.Descriptor instead.
+func (*RunEvent) Descriptor() ([]byte, []int) {
+	return file_errand_record_v1_record_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *RunEvent) GetKind() RunEventKind {
+	if x != nil {
+		return x.Kind
+	}
+	return RunEventKind_RUN_EVENT_KIND_UNSPECIFIED
+}
+
+func (x *RunEvent) GetAt() int64 {
+	if x != nil {
+		return x.At
+	}
+	return 0
+}
+
+func (x *RunEvent) GetAttempt() int32 {
+	if x != nil {
+		return x.Attempt
+	}
+	return 0
+}
+
+func (x *RunEvent) GetPlacement() int32 {
+	if x != nil {
+		return x.Placement
+	}
+	return 0
+}
+
+func (x *RunEvent) GetNode() string {
+	if x != nil {
+		return x.Node
+	}
+	return ""
+}
+
+func (x *RunEvent) GetReason() Reason {
+	if x != nil {
+		return x.Reason
+	}
+	return Reason_REASON_UNSPECIFIED
+}
+
+func (x *RunEvent) GetMessage() string {
+	if x != nil {
+		return x.Message
+	}
+	return ""
+}
+
+func (x *RunEvent) GetPlacedAt() int64 {
+	if x != nil {
+		return x.PlacedAt
+	}
+	return 0
+}
+
+func (x *RunEvent) GetUntil() int64 {
+	if x != nil {
+		return x.Until
+	}
+	return 0
+}
+
+func (x *RunEvent) GetBy() string {
+	if x != nil {
+		return x.By
+	}
+	return ""
+}
+
+func (x *RunEvent) GetForce() bool {
+	if x != nil {
+		return x.Force
+	}
+	return false
+}
+
 type Placement struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Node          string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`
@@ -1320,7 +1627,7 @@ type Placement struct {
 
 func (x *Placement) Reset() {
 	*x = Placement{}
-	mi := &file_errand_record_v1_record_proto_msgTypes[6]
+	mi := &file_errand_record_v1_record_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1332,7 +1639,7 @@ func (x *Placement) String() string {
 func (*Placement) ProtoMessage() {}
 
 func (x *Placement) ProtoReflect() protoreflect.Message {
-	mi := &file_errand_record_v1_record_proto_msgTypes[6]
+	mi := &file_errand_record_v1_record_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1345,7 +1652,7 @@ func (x *Placement) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Placement.ProtoReflect.Descriptor instead.
 func (*Placement) Descriptor() ([]byte, []int) {
-	return file_errand_record_v1_record_proto_rawDescGZIP(), []int{6}
+	return file_errand_record_v1_record_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Placement) GetNode() string {
@@ -1391,7 +1698,7 @@ type Wish struct {
 
 func (x *Wish) Reset() {
 	*x = Wish{}
-	mi := &file_errand_record_v1_record_proto_msgTypes[7]
+	mi := &file_errand_record_v1_record_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1403,7 +1710,7 @@ func (x *Wish) String() string {
 func (*Wish) ProtoMessage() {}
 
 func (x *Wish) ProtoReflect() protoreflect.Message {
-	mi := &file_errand_record_v1_record_proto_msgTypes[7]
+	mi := &file_errand_record_v1_record_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1416,7 +1723,7 @@ func (x *Wish) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Wish.ProtoReflect.Descriptor instead.
 func (*Wish) Descriptor() ([]byte, []int) {
-	return file_errand_record_v1_record_proto_rawDescGZIP(), []int{7}
+	return file_errand_record_v1_record_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Wish) GetReason() Reason {
@@ -1464,14 +1771,24 @@ type Attempt struct {
 	// Something had to be killed after the main process had ended.
 	Leftover bool `protobuf:"varint,13,opt,name=leftover,proto3" json:"leftover,omitempty"`
 	// The stop signals that the engine sent, oldest first.
-	Signals       []*SentSignal `protobuf:"bytes,14,rep,name=signals,proto3" json:"signals,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Signals []*SentSignal `protobuf:"bytes,14,rep,name=signals,proto3" json:"signals,omitempty"`
+	// When it was placed, known once it has ended.
+	PlacedAt int64 `protobuf:"varint,15,opt,name=placed_at,json=placedAt,proto3" json:"placed_at,omitempty"`
+	// Of an attempt whose end nobody saw: the earliest moment at which no copy of it can
+	// be running any more, and by what that is known; 0 while it is not.
+	SafeAt int64  `protobuf:"varint,16,opt,name=safe_at,json=safeAt,proto3" json:"safe_at,omitempty"`
+	SafeBy SafeBy `protobuf:"varint,17,opt,name=safe_by,json=safeBy,proto3,enum=errand.record.v1.SafeBy" json:"safe_by,omitempty"`
+	// When a daemon that was started anew last took its running command over.
+	AdoptedAt int64 `protobuf:"varint,18,opt,name=adopted_at,json=adoptedAt,proto3" json:"adopted_at,omitempty"`
+	// The most memory that it has used, in bytes; known of one that ran out of it.
+	MemoryPeakBytes int64 `protobuf:"varint,19,opt,name=memory_peak_bytes,json=memoryPeakBytes,proto3" json:"memory_peak_bytes,omitempty"`
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
 }
 
 func (x *Attempt) Reset() {
 	*x = Attempt{}
-	mi := &file_errand_record_v1_record_proto_msgTypes[8]
+	mi := &file_errand_record_v1_record_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1483,7 +1800,7 @@ func (x *Attempt) String() string {
 func (*Attempt) ProtoMessage() {}
 
 func (x *Attempt) ProtoReflect() protoreflect.Message {
-	mi := &file_errand_record_v1_record_proto_msgTypes[8]
+	mi := &file_errand_record_v1_record_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1496,7 +1813,7 @@ func (x *Attempt) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Attempt.ProtoReflect.Descriptor instead.
 func (*Attempt) Descriptor() ([]byte, []int) {
-	return file_errand_record_v1_record_proto_rawDescGZIP(), []int{8}
+	return file_errand_record_v1_record_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *Attempt) GetNumber() int32 {
@@ -1597,6 +1914,41 @@ func (x *Attempt) GetSignals() []*SentSignal {
 	return nil
 }
 
+func (x *Attempt) GetPlacedAt() int64 {
+	if x != nil {
+		return x.PlacedAt
+	}
+	return 0
+}
+
+func (x *Attempt) GetSafeAt() int64 {
+	if x != nil {
+		return x.SafeAt
+	}
+	return 0
+}
+
+func (x *Attempt) GetSafeBy() SafeBy {
+	if x != nil {
+		return x.SafeBy
+	}
+	return SafeBy_SAFE_BY_UNSPECIFIED
+}
+
+func (x *Attempt) GetAdoptedAt() int64 {
+	if x != nil {
+		return x.AdoptedAt
+	}
+	return 0
+}
+
+func (x *Attempt) GetMemoryPeakBytes() int64 {
+	if x != nil {
+		return x.MemoryPeakBytes
+	}
+	return 0
+}
+
 // LateExit is an exit that arrived when it could no longer decide anything.
 type LateExit struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -1610,7 +1962,7 @@ type LateExit struct {
 
 func (x *LateExit) Reset() {
 	*x = LateExit{}
-	mi := &file_errand_record_v1_record_proto_msgTypes[9]
+	mi := &file_errand_record_v1_record_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1622,7 +1974,7 @@ func (x *LateExit) String() string {
 func (*LateExit) ProtoMessage() {}
 
 func (x *LateExit) ProtoReflect() protoreflect.Message {
-	mi := &file_errand_record_v1_record_proto_msgTypes[9]
+	mi := &file_errand_record_v1_record_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1635,7 +1987,7 @@ func (x *LateExit) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LateExit.ProtoReflect.Descriptor instead.
 func (*LateExit) Descriptor() ([]byte, []int) {
-	return file_errand_record_v1_record_proto_rawDescGZIP(), []int{9}
+	return file_errand_record_v1_record_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *LateExit) GetAttempt() int32 {
@@ -1680,7 +2032,7 @@ type Live struct {
 
 func (x *Live) Reset() {
 	*x = Live{}
-	mi := &file_errand_record_v1_record_proto_msgTypes[10]
+	mi := &file_errand_record_v1_record_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1692,7 +2044,7 @@ func (x *Live) String() string {
 func (*Live) ProtoMessage() {}
 
 func (x *Live) ProtoReflect() protoreflect.Message {
-	mi := &file_errand_record_v1_record_proto_msgTypes[10]
+	mi := &file_errand_record_v1_record_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1705,7 +2057,7 @@ func (x *Live) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Live.ProtoReflect.Descriptor instead.
 func (*Live) Descriptor() ([]byte, []int) {
-	return file_errand_record_v1_record_proto_rawDescGZIP(), []int{10}
+	return file_errand_record_v1_record_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *Live) GetNextWake() int64 {
@@ -1740,7 +2092,7 @@ type History struct {
 
 func (x *History) Reset() {
 	*x = History{}
-	mi := &file_errand_record_v1_record_proto_msgTypes[11]
+	mi := &file_errand_record_v1_record_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1752,7 +2104,7 @@ func (x *History) String() string {
 func (*History) ProtoMessage() {}
 
 func (x *History) ProtoReflect() protoreflect.Message {
-	mi := &file_errand_record_v1_record_proto_msgTypes[11]
+	mi := &file_errand_record_v1_record_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1765,7 +2117,7 @@ func (x *History) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use History.ProtoReflect.Descriptor instead.
 func (*History) Descriptor() ([]byte, []int) {
-	return file_errand_record_v1_record_proto_rawDescGZIP(), []int{11}
+	return file_errand_record_v1_record_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *History) GetStatus() Status {
@@ -1792,7 +2144,7 @@ type Gone struct {
 
 func (x *Gone) Reset() {
 	*x = Gone{}
-	mi := &file_errand_record_v1_record_proto_msgTypes[12]
+	mi := &file_errand_record_v1_record_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1804,7 +2156,7 @@ func (x *Gone) String() string {
 func (*Gone) ProtoMessage() {}
 
 func (x *Gone) ProtoReflect() protoreflect.Message {
-	mi := &file_errand_record_v1_record_proto_msgTypes[12]
+	mi := &file_errand_record_v1_record_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1817,7 +2169,7 @@ func (x *Gone) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Gone.ProtoReflect.Descriptor instead.
 func (*Gone) Descriptor() ([]byte, []int) {
-	return file_errand_record_v1_record_proto_rawDescGZIP(), []int{12}
+	return file_errand_record_v1_record_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Gone) GetDeletedAt() int64 {
@@ -1850,7 +2202,7 @@ type Assignment struct {
 
 func (x *Assignment) Reset() {
 	*x = Assignment{}
-	mi := &file_errand_record_v1_record_proto_msgTypes[13]
+	mi := &file_errand_record_v1_record_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1862,7 +2214,7 @@ func (x *Assignment) String() string {
 func (*Assignment) ProtoMessage() {}
 
 func (x *Assignment) ProtoReflect() protoreflect.Message {
-	mi := &file_errand_record_v1_record_proto_msgTypes[13]
+	mi := &file_errand_record_v1_record_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1875,7 +2227,7 @@ func (x *Assignment) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Assignment.ProtoReflect.Descriptor instead.
 func (*Assignment) Descriptor() ([]byte, []int) {
-	return file_errand_record_v1_record_proto_rawDescGZIP(), []int{13}
+	return file_errand_record_v1_record_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Assignment) GetRun() string {
@@ -1981,7 +2333,7 @@ type NodeSession struct {
 
 func (x *NodeSession) Reset() {
 	*x = NodeSession{}
-	mi := &file_errand_record_v1_record_proto_msgTypes[14]
+	mi := &file_errand_record_v1_record_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1993,7 +2345,7 @@ func (x *NodeSession) String() string {
 func (*NodeSession) ProtoMessage() {}
 
 func (x *NodeSession) ProtoReflect() protoreflect.Message {
-	mi := &file_errand_record_v1_record_proto_msgTypes[14]
+	mi := &file_errand_record_v1_record_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2006,7 +2358,7 @@ func (x *NodeSession) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeSession.ProtoReflect.Descriptor instead.
 func (*NodeSession) Descriptor() ([]byte, []int) {
-	return file_errand_record_v1_record_proto_rawDescGZIP(), []int{14}
+	return file_errand_record_v1_record_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *NodeSession) GetUuid() string {
@@ -2093,7 +2445,7 @@ type NodeInfo struct {
 
 func (x *NodeInfo) Reset() {
 	*x = NodeInfo{}
-	mi := &file_errand_record_v1_record_proto_msgTypes[15]
+	mi := &file_errand_record_v1_record_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2105,7 +2457,7 @@ func (x *NodeInfo) String() string {
 func (*NodeInfo) ProtoMessage() {}
 
 func (x *NodeInfo) ProtoReflect() protoreflect.Message {
-	mi := &file_errand_record_v1_record_proto_msgTypes[15]
+	mi := &file_errand_record_v1_record_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2118,7 +2470,7 @@ func (x *NodeInfo) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeInfo.ProtoReflect.Descriptor instead.
 func (*NodeInfo) Descriptor() ([]byte, []int) {
-	return file_errand_record_v1_record_proto_rawDescGZIP(), []int{15}
+	return file_errand_record_v1_record_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *NodeInfo) GetUuid() string {
@@ -2158,14 +2510,16 @@ type JournalMeta struct {
 	// last session has not been judged by that yet.
 	Reverted bool `protobuf:"varint,9,opt,name=reverted,proto3" json:"reverted,omitempty"`
 	// restored_at of the cluster at that epoch.
-	RestoredAt    int64 `protobuf:"varint,10,opt,name=restored_at,json=restoredAt,proto3" json:"restored_at,omitempty"`
+	RestoredAt int64 `protobuf:"varint,10,opt,name=restored_at,json=restoredAt,proto3" json:"restored_at,omitempty"`
+	// The sandboxes in quarantine.
+	Quarantined   []*Quarantined `protobuf:"bytes,11,rep,name=quarantined,proto3" json:"quarantined,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *JournalMeta) Reset() {
 	*x = JournalMeta{}
-	mi := &file_errand_record_v1_record_proto_msgTypes[16]
+	mi := &file_errand_record_v1_record_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2177,7 +2531,7 @@ func (x *JournalMeta) String() string {
 func (*JournalMeta) ProtoMessage() {}
 
 func (x *JournalMeta) ProtoReflect() protoreflect.Message {
-	mi := &file_errand_record_v1_record_proto_msgTypes[16]
+	mi := &file_errand_record_v1_record_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2190,7 +2544,7 @@ func (x *JournalMeta) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JournalMeta.ProtoReflect.Descriptor instead.
 func (*JournalMeta) Descriptor() ([]byte, []int) {
-	return file_errand_record_v1_record_proto_rawDescGZIP(), []int{16}
+	return file_errand_record_v1_record_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *JournalMeta) GetNode() string {
@@ -2263,6 +2617,75 @@ func (x *JournalMeta) GetRestoredAt() int64 {
 	return 0
 }
 
+func (x *JournalMeta) GetQuarantined() []*Quarantined {
+	if x != nil {
+		return x.Quarantined
+	}
+	return nil
+}
+
+// Quarantined is a sandbox of this node that nothing accounts for. It is stopped, kept
+// for a day from since, and then removed.
+type Quarantined struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Sandbox       string                 `protobuf:"bytes,1,opt,name=sandbox,proto3" json:"sandbox,omitempty"`
+	Driver        string                 `protobuf:"bytes,2,opt,name=driver,proto3" json:"driver,omitempty"`
+	Since         int64                  `protobuf:"varint,3,opt,name=since,proto3" json:"since,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Quarantined) Reset() {
+	*x = Quarantined{}
+	mi := &file_errand_record_v1_record_proto_msgTypes[18]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Quarantined) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Quarantined) ProtoMessage() {}
+
+func (x *Quarantined) ProtoReflect() protoreflect.Message {
+	mi := &file_errand_record_v1_record_proto_msgTypes[18]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Quarantined.ProtoReflect.Descriptor instead.
+func (*Quarantined) Descriptor() ([]byte, []int) {
+	return file_errand_record_v1_record_proto_rawDescGZIP(), []int{18}
+}
+
+func (x *Quarantined) GetSandbox() string {
+	if x != nil {
+		return x.Sandbox
+	}
+	return ""
+}
+
+func (x *Quarantined) GetDriver() string {
+	if x != nil {
+		return x.Driver
+	}
+	return ""
+}
+
+func (x *Quarantined) GetSince() int64 {
+	if x != nil {
+		return x.Since
+	}
+	return 0
+}
+
 // JournalEntry is what a node knows of one placement, keyed by run, attempt and
 // placement.
 type JournalEntry struct {
@@ -2297,14 +2720,16 @@ type JournalEntry struct {
 	CpuMillis   int64 `protobuf:"varint,23,opt,name=cpu_millis,json=cpuMillis,proto3" json:"cpu_millis,omitempty"`
 	MemoryBytes int64 `protobuf:"varint,24,opt,name=memory_bytes,json=memoryBytes,proto3" json:"memory_bytes,omitempty"`
 	// The stop signals sent so far, oldest first. The exit takes them over.
-	Signals       []*SentSignal `protobuf:"bytes,25,rep,name=signals,proto3" json:"signals,omitempty"`
+	Signals []*SentSignal `protobuf:"bytes,25,rep,name=signals,proto3" json:"signals,omitempty"`
+	// When a daemon that was started anew last took the running command over.
+	AdoptedAt     int64 `protobuf:"varint,26,opt,name=adopted_at,json=adoptedAt,proto3" json:"adopted_at,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *JournalEntry) Reset() {
 	*x = JournalEntry{}
-	mi := &file_errand_record_v1_record_proto_msgTypes[17]
+	mi := &file_errand_record_v1_record_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2316,7 +2741,7 @@ func (x *JournalEntry) String() string {
 func (*JournalEntry) ProtoMessage() {}
 
 func (x *JournalEntry) ProtoReflect() protoreflect.Message {
-	mi := &file_errand_record_v1_record_proto_msgTypes[17]
+	mi := &file_errand_record_v1_record_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2329,7 +2754,7 @@ func (x *JournalEntry) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JournalEntry.ProtoReflect.Descriptor instead.
 func (*JournalEntry) Descriptor() ([]byte, []int) {
-	return file_errand_record_v1_record_proto_rawDescGZIP(), []int{17}
+	return file_errand_record_v1_record_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *JournalEntry) GetRun() string {
@@ -2507,6 +2932,13 @@ func (x *JournalEntry) GetSignals() []*SentSignal {
 	return nil
 }
 
+func (x *JournalEntry) GetAdoptedAt() int64 {
+	if x != nil {
+		return x.AdoptedAt
+	}
+	return 0
+}
+
 // Exit is what was observed of a command's end.
 type Exit struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -2529,14 +2961,20 @@ type Exit struct {
 	Source string `protobuf:"bytes,13,opt,name=source,proto3" json:"source,omitempty"`
 	// The stop signals that were sent, oldest first. What a crash left unknown is
 	// absent.
-	Signals       []*SentSignal `protobuf:"bytes,14,rep,name=signals,proto3" json:"signals,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Signals []*SentSignal `protobuf:"bytes,14,rep,name=signals,proto3" json:"signals,omitempty"`
+	// When nothing of the sandbox was seen to be running, told of an end without a code.
+	EmptiedAt int64 `protobuf:"varint,15,opt,name=emptied_at,json=emptiedAt,proto3" json:"emptied_at,omitempty"`
+	// When a daemon that was started anew last took the running command over.
+	AdoptedAt int64 `protobuf:"varint,16,opt,name=adopted_at,json=adoptedAt,proto3" json:"adopted_at,omitempty"`
+	// The most memory that the sandbox has used, in bytes; known where it ran out of it.
+	MemoryPeakBytes int64 `protobuf:"varint,17,opt,name=memory_peak_bytes,json=memoryPeakBytes,proto3" json:"memory_peak_bytes,omitempty"`
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
 }
 
 func (x *Exit) Reset() {
 	*x = Exit{}
-	mi := &file_errand_record_v1_record_proto_msgTypes[18]
+	mi := &file_errand_record_v1_record_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2548,7 +2986,7 @@ func (x *Exit) String() string {
 func (*Exit) ProtoMessage() {}
 
 func (x *Exit) ProtoReflect() protoreflect.Message {
-	mi := &file_errand_record_v1_record_proto_msgTypes[18]
+	mi := &file_errand_record_v1_record_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2561,7 +2999,7 @@ func (x *Exit) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Exit.ProtoReflect.Descriptor instead.
 func (*Exit) Descriptor() ([]byte, []int) {
-	return file_errand_record_v1_record_proto_rawDescGZIP(), []int{18}
+	return file_errand_record_v1_record_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *Exit) GetCode() int32 {
@@ -2662,6 +3100,27 @@ func (x *Exit) GetSignals() []*SentSignal {
 	return nil
 }
 
+func (x *Exit) GetEmptiedAt() int64 {
+	if x != nil {
+		return x.EmptiedAt
+	}
+	return 0
+}
+
+func (x *Exit) GetAdoptedAt() int64 {
+	if x != nil {
+		return x.AdoptedAt
+	}
+	return 0
+}
+
+func (x *Exit) GetMemoryPeakBytes() int64 {
+	if x != nil {
+		return x.MemoryPeakBytes
+	}
+	return 0
+}
+
 // SentSignal is a stop signal that the engine sent to a command. A record keeps at
 // most 4: the first and the last ones.
 type SentSignal struct {
@@ -2678,7 +3137,7 @@ type SentSignal struct {
 
 func (x *SentSignal) Reset() {
 	*x = SentSignal{}
-	mi := &file_errand_record_v1_record_proto_msgTypes[19]
+	mi := &file_errand_record_v1_record_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2690,7 +3149,7 @@ func (x *SentSignal) String() string {
 func (*SentSignal) ProtoMessage() {}
 
 func (x *SentSignal) ProtoReflect() protoreflect.Message {
-	mi := &file_errand_record_v1_record_proto_msgTypes[19]
+	mi := &file_errand_record_v1_record_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2703,7 +3162,7 @@ func (x *SentSignal) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SentSignal.ProtoReflect.Descriptor instead.
 func (*SentSignal) Descriptor() ([]byte, []int) {
-	return file_errand_record_v1_record_proto_rawDescGZIP(), []int{19}
+	return file_errand_record_v1_record_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *SentSignal) GetSignal() int32 {
@@ -2750,7 +3209,7 @@ type Void struct {
 
 func (x *Void) Reset() {
 	*x = Void{}
-	mi := &file_errand_record_v1_record_proto_msgTypes[20]
+	mi := &file_errand_record_v1_record_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2762,7 +3221,7 @@ func (x *Void) String() string {
 func (*Void) ProtoMessage() {}
 
 func (x *Void) ProtoReflect() protoreflect.Message {
-	mi := &file_errand_record_v1_record_proto_msgTypes[20]
+	mi := &file_errand_record_v1_record_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2775,7 +3234,7 @@ func (x *Void) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Void.ProtoReflect.Descriptor instead.
 func (*Void) Descriptor() ([]byte, []int) {
-	return file_errand_record_v1_record_proto_rawDescGZIP(), []int{20}
+	return file_errand_record_v1_record_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *Void) GetReason() Reason {
@@ -2868,7 +3327,8 @@ const file_errand_record_v1_record_proto_rawDesc = "" +
 	"\x0ebackoff_max_ms\x18\x05 \x01(\x03R\fbackoffMaxMs\x12%\n" +
 	"\x0ejitter_percent\x18\x06 \x01(\x05R\rjitterPercent\x12>\n" +
 	"\fon_node_loss\x18\a \x01(\x0e2\x1c.errand.record.v1.OnNodeLossR\n" +
-	"onNodeLoss\"\xc5\t\n" +
+	"onNodeLoss\"\xa1\n" +
+	"\n" +
 	"\x03Run\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x10\n" +
 	"\x03app\x18\x02 \x01(\tR\x03app\x12\x12\n" +
@@ -2911,12 +3371,27 @@ const file_errand_record_v1_record_proto_rawDesc = "" +
 	"\x11attempt_queued_at\x18\x1e \x01(\x03R\x0fattemptQueuedAt\x12\x18\n" +
 	"\aavoided\x18\x1f \x03(\tR\aavoided\x12\x1d\n" +
 	"\n" +
-	"overdue_at\x18  \x01(\x03R\toverdueAt\x1a9\n" +
+	"overdue_at\x18  \x01(\x03R\toverdueAt\x122\n" +
+	"\x06events\x18! \x03(\v2\x1a.errand.record.v1.RunEventR\x06events\x12&\n" +
+	"\x0fevents_left_out\x18\" \x01(\x05R\reventsLeftOut\x1a9\n" +
 	"\vLabelsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01B\f\n" +
 	"\n" +
-	"_exit_code\"n\n" +
+	"_exit_code\"\xbf\x02\n" +
+	"\bRunEvent\x122\n" +
+	"\x04kind\x18\x01 \x01(\x0e2\x1e.errand.record.v1.RunEventKindR\x04kind\x12\x0e\n" +
+	"\x02at\x18\x02 \x01(\x03R\x02at\x12\x18\n" +
+	"\aattempt\x18\x03 \x01(\x05R\aattempt\x12\x1c\n" +
+	"\tplacement\x18\x04 \x01(\x05R\tplacement\x12\x12\n" +
+	"\x04node\x18\x05 \x01(\tR\x04node\x120\n" +
+	"\x06reason\x18\x06 \x01(\x0e2\x18.errand.record.v1.ReasonR\x06reason\x12\x18\n" +
+	"\amessage\x18\a \x01(\tR\amessage\x12\x1b\n" +
+	"\tplaced_at\x18\b \x01(\x03R\bplacedAt\x12\x14\n" +
+	"\x05until\x18\t \x01(\x03R\x05until\x12\x0e\n" +
+	"\x02by\x18\n" +
+	" \x01(\tR\x02by\x12\x14\n" +
+	"\x05force\x18\v \x01(\bR\x05force\"n\n" +
 	"\tPlacement\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12\x18\n" +
 	"\asession\x18\x02 \x01(\x03R\asession\x12\x16\n" +
@@ -2926,7 +3401,7 @@ const file_errand_record_v1_record_proto_rawDesc = "" +
 	"\x06reason\x18\x01 \x01(\x0e2\x18.errand.record.v1.ReasonR\x06reason\x12\x0e\n" +
 	"\x02by\x18\x02 \x01(\tR\x02by\x12\x0e\n" +
 	"\x02at\x18\x03 \x01(\x03R\x02at\x12\x14\n" +
-	"\x05force\x18\x04 \x01(\bR\x05force\"\xe9\x03\n" +
+	"\x05force\x18\x04 \x01(\bR\x05force\"\x9d\x05\n" +
 	"\aAttempt\x12\x16\n" +
 	"\x06number\x18\x01 \x01(\x05R\x06number\x12\x12\n" +
 	"\x04node\x18\x02 \x01(\tR\x04node\x12\x1c\n" +
@@ -2944,7 +3419,13 @@ const file_errand_record_v1_record_proto_rawDesc = "" +
 	"\flog_complete\x18\v \x01(\bR\vlogComplete\x120\n" +
 	"\x06status\x18\f \x01(\x0e2\x18.errand.record.v1.StatusR\x06status\x12\x1a\n" +
 	"\bleftover\x18\r \x01(\bR\bleftover\x126\n" +
-	"\asignals\x18\x0e \x03(\v2\x1c.errand.record.v1.SentSignalR\asignalsB\f\n" +
+	"\asignals\x18\x0e \x03(\v2\x1c.errand.record.v1.SentSignalR\asignals\x12\x1b\n" +
+	"\tplaced_at\x18\x0f \x01(\x03R\bplacedAt\x12\x17\n" +
+	"\asafe_at\x18\x10 \x01(\x03R\x06safeAt\x121\n" +
+	"\asafe_by\x18\x11 \x01(\x0e2\x18.errand.record.v1.SafeByR\x06safeBy\x12\x1d\n" +
+	"\n" +
+	"adopted_at\x18\x12 \x01(\x03R\tadoptedAt\x12*\n" +
+	"\x11memory_peak_bytes\x18\x13 \x01(\x03R\x0fmemoryPeakBytesB\f\n" +
 	"\n" +
 	"_exit_code\"~\n" +
 	"\bLateExit\x12\x18\n" +
@@ -3000,7 +3481,7 @@ const file_errand_record_v1_record_proto_rawDesc = "" +
 	"\n" +
 	"generation\x18\x02 \x01(\x03R\n" +
 	"generation\x12\x1b\n" +
-	"\twindow_ms\x18\x03 \x01(\x03R\bwindowMs\"\x8b\x02\n" +
+	"\twindow_ms\x18\x03 \x01(\x03R\bwindowMs\"\xcc\x02\n" +
 	"\vJournalMeta\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12\x12\n" +
 	"\x04uuid\x18\x02 \x01(\tR\x04uuid\x12\x1e\n" +
@@ -3015,7 +3496,12 @@ const file_errand_record_v1_record_proto_rawDesc = "" +
 	"\breverted\x18\t \x01(\bR\breverted\x12\x1f\n" +
 	"\vrestored_at\x18\n" +
 	" \x01(\x03R\n" +
-	"restoredAt\"\xe9\x06\n" +
+	"restoredAt\x12?\n" +
+	"\vquarantined\x18\v \x03(\v2\x1d.errand.record.v1.QuarantinedR\vquarantined\"U\n" +
+	"\vQuarantined\x12\x18\n" +
+	"\asandbox\x18\x01 \x01(\tR\asandbox\x12\x16\n" +
+	"\x06driver\x18\x02 \x01(\tR\x06driver\x12\x14\n" +
+	"\x05since\x18\x03 \x01(\x03R\x05since\"\x88\a\n" +
 	"\fJournalEntry\x12\x10\n" +
 	"\x03run\x18\x01 \x01(\tR\x03run\x12\x18\n" +
 	"\aattempt\x18\x02 \x01(\x05R\aattempt\x12\x1c\n" +
@@ -3048,7 +3534,9 @@ const file_errand_record_v1_record_proto_rawDesc = "" +
 	"\n" +
 	"cpu_millis\x18\x17 \x01(\x03R\tcpuMillis\x12!\n" +
 	"\fmemory_bytes\x18\x18 \x01(\x03R\vmemoryBytes\x126\n" +
-	"\asignals\x18\x19 \x03(\v2\x1c.errand.record.v1.SentSignalR\asignals\"\xe4\x03\n" +
+	"\asignals\x18\x19 \x03(\v2\x1c.errand.record.v1.SentSignalR\asignals\x12\x1d\n" +
+	"\n" +
+	"adopted_at\x18\x1a \x01(\x03R\tadoptedAt\"\xce\x04\n" +
 	"\x04Exit\x12\x17\n" +
 	"\x04code\x18\x01 \x01(\x05H\x00R\x04code\x88\x01\x01\x12\x16\n" +
 	"\x06signal\x18\x02 \x01(\x05R\x06signal\x12\x1d\n" +
@@ -3067,7 +3555,12 @@ const file_errand_record_v1_record_proto_rawDesc = "" +
 	"\x06reason\x18\v \x01(\x0e2\x18.errand.record.v1.ReasonR\x06reason\x12\x18\n" +
 	"\amessage\x18\f \x01(\tR\amessage\x12\x16\n" +
 	"\x06source\x18\r \x01(\tR\x06source\x126\n" +
-	"\asignals\x18\x0e \x03(\v2\x1c.errand.record.v1.SentSignalR\asignalsB\a\n" +
+	"\asignals\x18\x0e \x03(\v2\x1c.errand.record.v1.SentSignalR\asignals\x12\x1d\n" +
+	"\n" +
+	"emptied_at\x18\x0f \x01(\x03R\temptiedAt\x12\x1d\n" +
+	"\n" +
+	"adopted_at\x18\x10 \x01(\x03R\tadoptedAt\x12*\n" +
+	"\x11memory_peak_bytes\x18\x11 \x01(\x03R\x0fmemoryPeakBytesB\a\n" +
 	"\x05_code\"\x98\x01\n" +
 	"\n" +
 	"SentSignal\x12\x16\n" +
@@ -3129,7 +3622,31 @@ const file_errand_record_v1_record_proto_rawDesc = "" +
 	"OnNodeLoss\x12\x1c\n" +
 	"\x18ON_NODE_LOSS_UNSPECIFIED\x10\x00\x12\x15\n" +
 	"\x11ON_NODE_LOSS_FAIL\x10\x01\x12\x16\n" +
-	"\x12ON_NODE_LOSS_RETRY\x10\x02*f\n" +
+	"\x12ON_NODE_LOSS_RETRY\x10\x02*\xe3\x03\n" +
+	"\fRunEventKind\x12\x1e\n" +
+	"\x1aRUN_EVENT_KIND_UNSPECIFIED\x10\x00\x12\x19\n" +
+	"\x15RUN_EVENT_KIND_QUEUED\x10\x01\x12\x1a\n" +
+	"\x16RUN_EVENT_KIND_REFUSED\x10\x02\x12\x19\n" +
+	"\x15RUN_EVENT_KIND_PLACED\x10\x03\x12\x17\n" +
+	"\x13RUN_EVENT_KIND_LEFT\x10\x04\x12\x1a\n" +
+	"\x16RUN_EVENT_KIND_STARTED\x10\x05\x12\x1a\n" +
+	"\x16RUN_EVENT_KIND_ADOPTED\x10\x06\x12\x17\n" +
+	"\x13RUN_EVENT_KIND_STOP\x10\a\x12\x19\n" +
+	"\x15RUN_EVENT_KIND_SIGNAL\x10\b\x12\x1a\n" +
+	"\x16RUN_EVENT_KIND_OVERDUE\x10\t\x12\x19\n" +
+	"\x15RUN_EVENT_KIND_EXITED\x10\n" +
+	"\x12\x17\n" +
+	"\x13RUN_EVENT_KIND_LOST\x10\v\x12\x17\n" +
+	"\x13RUN_EVENT_KIND_SAFE\x10\f\x12\x18\n" +
+	"\x14RUN_EVENT_KIND_RETRY\x10\r\x12\x1b\n" +
+	"\x17RUN_EVENT_KIND_FINISHED\x10\x0e\x12\x1c\n" +
+	"\x18RUN_EVENT_KIND_LATE_EXIT\x10\x0f\x12\x1e\n" +
+	"\x1aRUN_EVENT_KIND_NOT_STARTED\x10\x10*Y\n" +
+	"\x06SafeBy\x12\x17\n" +
+	"\x13SAFE_BY_UNSPECIFIED\x10\x00\x12\x11\n" +
+	"\rSAFE_BY_EMPTY\x10\x01\x12\x11\n" +
+	"\rSAFE_BY_FENCE\x10\x02\x12\x10\n" +
+	"\fSAFE_BY_VOID\x10\x03*f\n" +
 	"\aDesired\x12\x17\n" +
 	"\x13DESIRED_UNSPECIFIED\x10\x00\x12\x0f\n" +
 	"\vDESIRED_RUN\x10\x01\x12\x10\n" +
@@ -3162,81 +3679,90 @@ func file_errand_record_v1_record_proto_rawDescGZIP() []byte {
 	return file_errand_record_v1_record_proto_rawDescData
 }
 
-var file_errand_record_v1_record_proto_enumTypes = make([]protoimpl.EnumInfo, 8)
-var file_errand_record_v1_record_proto_msgTypes = make([]protoimpl.MessageInfo, 22)
+var file_errand_record_v1_record_proto_enumTypes = make([]protoimpl.EnumInfo, 10)
+var file_errand_record_v1_record_proto_msgTypes = make([]protoimpl.MessageInfo, 24)
 var file_errand_record_v1_record_proto_goTypes = []any{
 	(Status)(0),          // 0: errand.record.v1.Status
 	(Reason)(0),          // 1: errand.record.v1.Reason
 	(Trigger)(0),         // 2: errand.record.v1.Trigger
 	(PullPolicy)(0),      // 3: errand.record.v1.PullPolicy
 	(OnNodeLoss)(0),      // 4: errand.record.v1.OnNodeLoss
-	(Desired)(0),         // 5: errand.record.v1.Desired
-	(JournalState)(0),    // 6: errand.record.v1.JournalState
-	(StopCause)(0),       // 7: errand.record.v1.StopCause
-	(*Cluster)(nil),      // 8: errand.record.v1.Cluster
-	(*Spec)(nil),         // 9: errand.record.v1.Spec
-	(*CodeRange)(nil),    // 10: errand.record.v1.CodeRange
-	(*Failures)(nil),     // 11: errand.record.v1.Failures
-	(*Retry)(nil),        // 12: errand.record.v1.Retry
-	(*Run)(nil),          // 13: errand.record.v1.Run
-	(*Placement)(nil),    // 14: errand.record.v1.Placement
-	(*Wish)(nil),         // 15: errand.record.v1.Wish
-	(*Attempt)(nil),      // 16: errand.record.v1.Attempt
-	(*LateExit)(nil),     // 17: errand.record.v1.LateExit
-	(*Live)(nil),         // 18: errand.record.v1.Live
-	(*History)(nil),      // 19: errand.record.v1.History
-	(*Gone)(nil),         // 20: errand.record.v1.Gone
-	(*Assignment)(nil),   // 21: errand.record.v1.Assignment
-	(*NodeSession)(nil),  // 22: errand.record.v1.NodeSession
-	(*NodeInfo)(nil),     // 23: errand.record.v1.NodeInfo
-	(*JournalMeta)(nil),  // 24: errand.record.v1.JournalMeta
-	(*JournalEntry)(nil), // 25: errand.record.v1.JournalEntry
-	(*Exit)(nil),         // 26: errand.record.v1.Exit
-	(*SentSignal)(nil),   // 27: errand.record.v1.SentSignal
-	(*Void)(nil),         // 28: errand.record.v1.Void
-	nil,                  // 29: errand.record.v1.Run.LabelsEntry
+	(RunEventKind)(0),    // 5: errand.record.v1.RunEventKind
+	(SafeBy)(0),          // 6: errand.record.v1.SafeBy
+	(Desired)(0),         // 7: errand.record.v1.Desired
+	(JournalState)(0),    // 8: errand.record.v1.JournalState
+	(StopCause)(0),       // 9: errand.record.v1.StopCause
+	(*Cluster)(nil),      // 10: errand.record.v1.Cluster
+	(*Spec)(nil),         // 11: errand.record.v1.Spec
+	(*CodeRange)(nil),    // 12: errand.record.v1.CodeRange
+	(*Failures)(nil),     // 13: errand.record.v1.Failures
+	(*Retry)(nil),        // 14: errand.record.v1.Retry
+	(*Run)(nil),          // 15: errand.record.v1.Run
+	(*RunEvent)(nil),     // 16: errand.record.v1.RunEvent
+	(*Placement)(nil),    // 17: errand.record.v1.Placement
+	(*Wish)(nil),         // 18: errand.record.v1.Wish
+	(*Attempt)(nil),      // 19: errand.record.v1.Attempt
+	(*LateExit)(nil),     // 20: errand.record.v1.LateExit
+	(*Live)(nil),         // 21: errand.record.v1.Live
+	(*History)(nil),      // 22: errand.record.v1.History
+	(*Gone)(nil),         // 23: errand.record.v1.Gone
+	(*Assignment)(nil),   // 24: errand.record.v1.Assignment
+	(*NodeSession)(nil),  // 25: errand.record.v1.NodeSession
+	(*NodeInfo)(nil),     // 26: errand.record.v1.NodeInfo
+	(*JournalMeta)(nil),  // 27: errand.record.v1.JournalMeta
+	(*Quarantined)(nil),  // 28: errand.record.v1.Quarantined
+	(*JournalEntry)(nil), // 29: errand.record.v1.JournalEntry
+	(*Exit)(nil),         // 30: errand.record.v1.Exit
+	(*SentSignal)(nil),   // 31: errand.record.v1.SentSignal
+	(*Void)(nil),         // 32: errand.record.v1.Void
+	nil,                  // 33: errand.record.v1.Run.LabelsEntry
 }
 var file_errand_record_v1_record_proto_depIdxs = []int32{
-	12, // 0: errand.record.v1.Spec.retry:type_name -> errand.record.v1.Retry
+	14, // 0: errand.record.v1.Spec.retry:type_name -> errand.record.v1.Retry
 	3,  // 1: errand.record.v1.Spec.pull:type_name -> errand.record.v1.PullPolicy
-	10, // 2: errand.record.v1.Failures.codes:type_name -> errand.record.v1.CodeRange
-	11, // 3: errand.record.v1.Retry.only:type_name -> errand.record.v1.Failures
-	11, // 4: errand.record.v1.Retry.never:type_name -> errand.record.v1.Failures
+	12, // 2: errand.record.v1.Failures.codes:type_name -> errand.record.v1.CodeRange
+	13, // 3: errand.record.v1.Retry.only:type_name -> errand.record.v1.Failures
+	13, // 4: errand.record.v1.Retry.never:type_name -> errand.record.v1.Failures
 	4,  // 5: errand.record.v1.Retry.on_node_loss:type_name -> errand.record.v1.OnNodeLoss
-	29, // 6: errand.record.v1.Run.labels:type_name -> errand.record.v1.Run.LabelsEntry
+	33, // 6: errand.record.v1.Run.labels:type_name -> errand.record.v1.Run.LabelsEntry
 	2,  // 7: errand.record.v1.Run.trigger:type_name -> errand.record.v1.Trigger
-	9,  // 8: errand.record.v1.Run.spec:type_name -> errand.record.v1.Spec
+	11, // 8: errand.record.v1.Run.spec:type_name -> errand.record.v1.Spec
 	0,  // 9: errand.record.v1.Run.status:type_name -> errand.record.v1.Status
 	1,  // 10: errand.record.v1.Run.reason:type_name -> errand.record.v1.Reason
-	14, // 11: errand.record.v1.Run.placement:type_name -> errand.record.v1.Placement
-	15, // 12: errand.record.v1.Run.wish:type_name -> errand.record.v1.Wish
-	16, // 13: errand.record.v1.Run.attempts:type_name -> errand.record.v1.Attempt
+	17, // 11: errand.record.v1.Run.placement:type_name -> errand.record.v1.Placement
+	18, // 12: errand.record.v1.Run.wish:type_name -> errand.record.v1.Wish
+	19, // 13: errand.record.v1.Run.attempts:type_name -> errand.record.v1.Attempt
 	1,  // 14: errand.record.v1.Run.hold_reason:type_name -> errand.record.v1.Reason
-	17, // 15: errand.record.v1.Run.late_exits:type_name -> errand.record.v1.LateExit
-	1,  // 16: errand.record.v1.Wish.reason:type_name -> errand.record.v1.Reason
-	1,  // 17: errand.record.v1.Attempt.reason:type_name -> errand.record.v1.Reason
-	0,  // 18: errand.record.v1.Attempt.status:type_name -> errand.record.v1.Status
-	27, // 19: errand.record.v1.Attempt.signals:type_name -> errand.record.v1.SentSignal
-	26, // 20: errand.record.v1.LateExit.exit:type_name -> errand.record.v1.Exit
-	0,  // 21: errand.record.v1.History.status:type_name -> errand.record.v1.Status
-	9,  // 22: errand.record.v1.Assignment.spec:type_name -> errand.record.v1.Spec
-	5,  // 23: errand.record.v1.Assignment.desired:type_name -> errand.record.v1.Desired
-	1,  // 24: errand.record.v1.Assignment.stop_reason:type_name -> errand.record.v1.Reason
-	6,  // 25: errand.record.v1.JournalEntry.state:type_name -> errand.record.v1.JournalState
-	26, // 26: errand.record.v1.JournalEntry.exit:type_name -> errand.record.v1.Exit
-	28, // 27: errand.record.v1.JournalEntry.void:type_name -> errand.record.v1.Void
-	7,  // 28: errand.record.v1.JournalEntry.stop_cause:type_name -> errand.record.v1.StopCause
-	27, // 29: errand.record.v1.JournalEntry.signals:type_name -> errand.record.v1.SentSignal
-	7,  // 30: errand.record.v1.Exit.stop_cause:type_name -> errand.record.v1.StopCause
-	1,  // 31: errand.record.v1.Exit.reason:type_name -> errand.record.v1.Reason
-	27, // 32: errand.record.v1.Exit.signals:type_name -> errand.record.v1.SentSignal
-	7,  // 33: errand.record.v1.SentSignal.cause:type_name -> errand.record.v1.StopCause
-	1,  // 34: errand.record.v1.Void.reason:type_name -> errand.record.v1.Reason
-	35, // [35:35] is the sub-list for method output_type
-	35, // [35:35] is the sub-list for method input_type
-	35, // [35:35] is the sub-list for extension type_name
-	35, // [35:35] is the sub-list for extension extendee
-	0,  // [0:35] is the sub-list for field type_name
+	20, // 15: errand.record.v1.Run.late_exits:type_name -> errand.record.v1.LateExit
+	16, // 16: errand.record.v1.Run.events:type_name -> errand.record.v1.RunEvent
+	5,  // 17: errand.record.v1.RunEvent.kind:type_name -> errand.record.v1.RunEventKind
+	1,  // 18: errand.record.v1.RunEvent.reason:type_name -> errand.record.v1.Reason
+	1,  // 19: errand.record.v1.Wish.reason:type_name -> errand.record.v1.Reason
+	1,  // 20: errand.record.v1.Attempt.reason:type_name -> errand.record.v1.Reason
+	0,  // 21: errand.record.v1.Attempt.status:type_name -> errand.record.v1.Status
+	31, // 22: errand.record.v1.Attempt.signals:type_name -> errand.record.v1.SentSignal
+	6,  // 23: errand.record.v1.Attempt.safe_by:type_name -> errand.record.v1.SafeBy
+	30, // 24: errand.record.v1.LateExit.exit:type_name -> errand.record.v1.Exit
+	0,  // 25: errand.record.v1.History.status:type_name -> errand.record.v1.Status
+	11, // 26: errand.record.v1.Assignment.spec:type_name -> errand.record.v1.Spec
+	7,  // 27: errand.record.v1.Assignment.desired:type_name -> errand.record.v1.Desired
+	1,  // 28: errand.record.v1.Assignment.stop_reason:type_name -> errand.record.v1.Reason
+	28, // 29: errand.record.v1.JournalMeta.quarantined:type_name -> errand.record.v1.Quarantined
+	8,  // 30: errand.record.v1.JournalEntry.state:type_name -> errand.record.v1.JournalState
+	30, // 31: errand.record.v1.JournalEntry.exit:type_name -> errand.record.v1.Exit
+	32, // 32: errand.record.v1.JournalEntry.void:type_name -> errand.record.v1.Void
+	9,  // 33: errand.record.v1.JournalEntry.stop_cause:type_name -> errand.record.v1.StopCause
+	31, // 34: errand.record.v1.JournalEntry.signals:type_name -> errand.record.v1.SentSignal
+	9,  // 35: errand.record.v1.Exit.stop_cause:type_name -> errand.record.v1.StopCause
+	1,  // 36: errand.record.v1.Exit.reason:type_name -> errand.record.v1.Reason
+	31, // 37: errand.record.v1.Exit.signals:type_name -> errand.record.v1.SentSignal
+	9,  // 38: errand.record.v1.SentSignal.cause:type_name -> errand.record.v1.StopCause
+	1,  // 39: errand.record.v1.Void.reason:type_name -> errand.record.v1.Reason
+	40, // [40:40] is the sub-list for method output_type
+	40, // [40:40] is the sub-list for method input_type
+	40, // [40:40] is the sub-list for extension type_name
+	40, // [40:40] is the sub-list for extension extendee
+	0,  // [0:40] is the sub-list for field type_name
 }
 
 func init() { file_errand_record_v1_record_proto_init() }
@@ -3245,16 +3771,16 @@ func file_errand_record_v1_record_proto_init() {
 		return
 	}
 	file_errand_record_v1_record_proto_msgTypes[5].OneofWrappers = []any{}
-	file_errand_record_v1_record_proto_msgTypes[8].OneofWrappers = []any{}
-	file_errand_record_v1_record_proto_msgTypes[18].OneofWrappers = []any{}
-	file_errand_record_v1_record_proto_msgTypes[19].OneofWrappers = []any{}
+	file_errand_record_v1_record_proto_msgTypes[9].OneofWrappers = []any{}
+	file_errand_record_v1_record_proto_msgTypes[20].OneofWrappers = []any{}
+	file_errand_record_v1_record_proto_msgTypes[21].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_errand_record_v1_record_proto_rawDesc), len(file_errand_record_v1_record_proto_rawDesc)),
-			NumEnums:      8,
-			NumMessages:   22,
+			NumEnums:      10,
+			NumMessages:   24,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

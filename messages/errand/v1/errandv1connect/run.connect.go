@@ -56,6 +56,8 @@ const (
 	RunServiceExecProcedure = "/errand.v1.RunService/Exec"
 	// RunServiceCopyFromProcedure is the fully-qualified name of the RunService's CopyFrom RPC.
 	RunServiceCopyFromProcedure = "/errand.v1.RunService/CopyFrom"
+	// RunServiceExplainProcedure is the fully-qualified name of the RunService's Explain RPC.
+	RunServiceExplainProcedure = "/errand.v1.RunService/Explain"
 )
 
 // RunServiceClient is a client for the errand.v1.RunService service.
@@ -89,6 +91,9 @@ type RunServiceClient interface {
 	Exec(context.Context) (*connect.BidiStreamForClientSimple[v1.ExecRequest, v1.ExecResponse], error)
 	// Copy a file or a directory out of a run that is running.
 	CopyFrom(context.Context, *v1.CopyFromRequest) (*connect.ServerStreamForClient[v1.CopyFromResponse], error)
+	// Explain says why a run is where it is, or how it came to its end. What its record
+	// does not tell it asks of the run's owner and of its node, for two seconds at most.
+	Explain(context.Context, *v1.ExplainRunRequest) (*v1.ExplainRunResponse, error)
 }
 
 // NewRunServiceClient constructs a client for the errand.v1.RunService service. By default, it uses
@@ -162,6 +167,12 @@ func NewRunServiceClient(httpClient connect.HTTPClient, baseURL string, opts ...
 			connect.WithSchema(runServiceMethods.ByName("CopyFrom")),
 			connect.WithClientOptions(opts...),
 		),
+		explain: connect.NewClient[v1.ExplainRunRequest, v1.ExplainRunResponse](
+			httpClient,
+			baseURL+RunServiceExplainProcedure,
+			connect.WithSchema(runServiceMethods.ByName("Explain")),
+			connect.WithClientOptions(opts...),
+		),
 	}
 }
 
@@ -177,6 +188,7 @@ type runServiceClient struct {
 	wait     *connect.Client[v1.WaitRunRequest, v1.WaitRunResponse]
 	exec     *connect.Client[v1.ExecRequest, v1.ExecResponse]
 	copyFrom *connect.Client[v1.CopyFromRequest, v1.CopyFromResponse]
+	explain  *connect.Client[v1.ExplainRunRequest, v1.ExplainRunResponse]
 }
 
 // Create calls errand.v1.RunService.Create.
@@ -249,6 +261,15 @@ func (c *runServiceClient) CopyFrom(ctx context.Context, req *v1.CopyFromRequest
 	return c.copyFrom.CallServerStream(ctx, connect.NewRequest(req))
 }
 
+// Explain calls errand.v1.RunService.Explain.
+func (c *runServiceClient) Explain(ctx context.Context, req *v1.ExplainRunRequest) (*v1.ExplainRunResponse, error) {
+	response, err := c.explain.CallUnary(ctx, connect.NewRequest(req))
+	if response != nil {
+		return response.Msg, err
+	}
+	return nil, err
+}
+
 // RunServiceHandler is an implementation of the errand.v1.RunService service.
 type RunServiceHandler interface {
 	// Create records a run and answers once it is durable. With an idempotency
@@ -280,6 +301,9 @@ type RunServiceHandler interface {
 	Exec(context.Context, *connect.BidiStream[v1.ExecRequest, v1.ExecResponse]) error
 	// Copy a file or a directory out of a run that is running.
 	CopyFrom(context.Context, *v1.CopyFromRequest, *connect.ServerStream[v1.CopyFromResponse]) error
+	// Explain says why a run is where it is, or how it came to its end. What its record
+	// does not tell it asks of the run's owner and of its node, for two seconds at most.
+	Explain(context.Context, *v1.ExplainRunRequest) (*v1.ExplainRunResponse, error)
 }
 
 // NewRunServiceHandler builds an HTTP handler from the service implementation. It returns the path
@@ -349,6 +373,12 @@ func NewRunServiceHandler(svc RunServiceHandler, opts ...connect.HandlerOption) 
 		connect.WithSchema(runServiceMethods.ByName("CopyFrom")),
 		connect.WithHandlerOptions(opts...),
 	)
+	runServiceExplainHandler := connect.NewUnaryHandlerSimple(
+		RunServiceExplainProcedure,
+		svc.Explain,
+		connect.WithSchema(runServiceMethods.ByName("Explain")),
+		connect.WithHandlerOptions(opts...),
+	)
 	return "/errand.v1.RunService/", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
 		case RunServiceCreateProcedure:
@@ -371,6 +401,8 @@ func NewRunServiceHandler(svc RunServiceHandler, opts ...connect.HandlerOption) 
 			runServiceExecHandler.ServeHTTP(w, r)
 		case RunServiceCopyFromProcedure:
 			runServiceCopyFromHandler.ServeHTTP(w, r)
+		case RunServiceExplainProcedure:
+			runServiceExplainHandler.ServeHTTP(w, r)
 		default:
 			http.NotFound(w, r)
 		}
@@ -418,4 +450,8 @@ func (UnimplementedRunServiceHandler) Exec(context.Context, *connect.BidiStream[
 
 func (UnimplementedRunServiceHandler) CopyFrom(context.Context, *v1.CopyFromRequest, *connect.ServerStream[v1.CopyFromResponse]) error {
 	return connect.NewError(connect.CodeUnimplemented, errors.New("errand.v1.RunService.CopyFrom is not implemented"))
+}
+
+func (UnimplementedRunServiceHandler) Explain(context.Context, *v1.ExplainRunRequest) (*v1.ExplainRunResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("errand.v1.RunService.Explain is not implemented"))
 }
