@@ -42,7 +42,7 @@ func (m *Machine) stepOf(run string) *actorv1.PlacementStep {
 		if step.Step = actorv1.Step_STEP_QUEUED; p.creating {
 			step.Step, from = actorv1.Step_STEP_CREATING, p.creatingFrom
 		} else {
-			step.StartsInFlight = int32(m.starts.creating())
+			step.StartsInFlight = int32(m.starts.creating()) //nolint:gosec // bounded by the lanes
 		}
 	case recordv1.JournalState_JOURNAL_STATE_STARTING:
 		step.Step, from = actorv1.Step_STEP_STARTING, p.syncingFrom

@@ -10,13 +10,13 @@ import (
 // explain answers what this activation knows of its run and has not recorded. It begins
 // nothing: an activation that was made by the question knows nothing and ends as idle.
 func (m *Machine) explain(now actors.Instant, to actors.Sender) {
-	answer := &actorv1.Explained{Active: m.begun, StoreFailures: int32(m.failures)}
+	answer := &actorv1.Explained{Active: m.begun, StoreFailures: int32(m.failures)} //nolint:gosec // one more each retry, seconds apart
 	if m.loaded {
 		answer.Attempt = m.snapshot.run.GetAttempt()
 	}
 	refusals := m.refusedBy
 	if r := m.round; r != nil {
-		answer.Attempt, answer.Candidates = r.attempt, int32(len(r.candidates))
+		answer.Attempt, answer.Candidates = r.attempt, int32(len(r.candidates)) //nolint:gosec // nodes of a cluster
 		if !r.answered && r.asked >= 0 && r.asked < len(r.candidates) {
 			answer.Asking = r.candidates[r.asked].Node
 		}

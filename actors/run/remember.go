@@ -29,7 +29,7 @@ func remember(run *recordv1.Run, event *recordv1.RunEvent) {
 	run.Events = append(run.GetEvents(), event)
 	if beyond := len(run.GetEvents()) - eventsFirst - eventsLast; beyond > 0 {
 		run.Events = append(run.Events[:eventsFirst], run.Events[eventsFirst+beyond:]...)
-		run.EventsLeftOut += int32(beyond)
+		run.EventsLeftOut += int32(beyond) //nolint:gosec // one at a time
 	}
 }
 
