@@ -21,8 +21,10 @@ func TestLineOfAnActorHasItsLevelAndFields(t *testing.T) {
 	}{
 		{"without fields", actors.Log{Level: actors.LogWarn}, zapcore.WarnLevel, map[string]any{}},
 		{
-			"with fields", actors.Log{Level: actors.LogInfo, Fields: []any{"node", "n1", "attempt", int32(2), "took", time.Second}},
-			zapcore.InfoLevel, map[string]any{"node": "n1", "attempt": int32(2), "took": time.Second},
+			"with fields",
+			actors.Log{Level: actors.LogInfo, Fields: []any{"node", "n1", "attempt", int32(2), "took", time.Second}},
+			zapcore.InfoLevel,
+			map[string]any{"node": "n1", "attempt": int32(2), "took": time.Second},
 		},
 		{"an error", actors.Log{Level: actors.LogError, Fields: []any{"error", "no"}}, zapcore.ErrorLevel, map[string]any{"error": "no"}},
 		{"below the level", actors.Log{Level: actors.LogDebug, Fields: []any{"a", 1}}, zapcore.InvalidLevel, nil},
