@@ -31,7 +31,7 @@ func (m *Machine) sandboxSpec(p *placement) sandbox.Spec {
 		CpuMillis: a.GetSpec().GetCpuMillis(), MemoryBytes: a.GetSpec().GetMemoryBytes(), PidsLimit: a.GetSpec().GetPidsLimit(),
 		ReadOnlyRoot: a.GetSpec().GetReadOnlyRoot(), TimeoutMs: a.GetSpec().GetTimeoutMs(),
 		StartDeadlineMs: a.GetSpec().GetStartDeadlineMs(), StopGraceMs: a.GetSpec().GetStopGraceMs(),
-		Pull: a.GetSpec().GetPull(),
+		Pull: a.GetSpec().GetPull(), Stdin: a.GetSpec().GetStdin(), Terminal: a.GetSpec().GetTerminal(),
 	}
 	engine := []string{
 		EnvApp + "=" + a.GetApp(),

@@ -10,15 +10,19 @@ import (
 
 // Writer is the version of the writing rules that this binary follows. A record
 // whose min_writer is above it must not be changed by this binary. Version 2 knows
-// that a run may have several attempts.
-const Writer uint32 = 2
+// that a run may have several attempts, version 3 that a command may have an input.
+const Writer uint32 = 3
 
 // FirstWriter is the version that every binary follows.
 const FirstWriter uint32 = 1
 
 // MinWriter is the least version that may change the record of a run of a spec.
 func MinWriter(spec *recordv1.Spec) uint32 {
-	if spec.GetRetry() != nil {
+	switch {
+	case spec.GetStdin() || spec.GetTerminal():
+		// Another would start the command without.
+		return 3
+	case spec.GetRetry() != nil:
 		return 2
 	}
 	return FirstWriter

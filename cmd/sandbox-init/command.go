@@ -25,6 +25,9 @@ type command struct {
 	user *syscall.Credential
 	// files are its standard streams; without any it has those of this process.
 	files []uintptr
+	// stdin and terminal tell that it is given input (package input), and on a terminal.
+	stdin, terminal bool
+	commandInput
 	// attr holds what is asked of its process besides.
 	attr syscall.SysProcAttr
 }
@@ -61,7 +64,12 @@ func (c *command) keepStderr() error {
 	if err != nil {
 		return err
 	}
-	c.files = []uintptr{0, 1, uintptr(kept)}
+	if c.files == nil {
+		c.files = []uintptr{0}
+	}
+	if !c.terminal {
+		c.files = []uintptr{c.files[0], 1, uintptr(kept)}
+	}
 	null, err := unix.Open("/dev/null", unix.O_WRONLY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		// An image's own /dev may lack it.

@@ -21,6 +21,7 @@ import (
 //	--chdir DIR     the command's working directory
 //	--filter FILE   the seccomp filter to put itself and the command under
 //	--user U:G[,G]  the command's uid, gid and other groups, all numbers
+//	--input KIND    give the command input (package input): stdin, or terminal
 //	--              what follows is the command and its arguments
 //
 // The environment is the command's own.
@@ -55,6 +56,9 @@ func parseInit(args []string) (initOptions, error) {
 			o.command.dir = value
 		case "--filter":
 			o.filter = value
+		case "--input":
+			o.command.terminal = value == "terminal"
+			o.command.stdin = true
 		case "--user":
 			o.command.user, err = parseUser(value)
 		default:
@@ -115,10 +119,13 @@ func runInit(args []string) int {
 
 	signals := make(chan os.Signal, 64)
 	signal.Notify(signals, forwarded...)
+	if err := o.command.openInput(); err != nil {
+		fail("%v", err)
+	}
 	if err := o.command.keepStderr(); err != nil {
 		fail("%v", err)
 	}
-	if err := reserveThreads(); err != nil {
+	if err := reserveThreads(threadsNeeded + o.command.threads()); err != nil {
 		fail("%v", err)
 	}
 	pid, stage, err := o.command.start()
@@ -135,8 +142,17 @@ func runInit(args []string) int {
 		_ = unix.Kill(-pid, unix.SIGKILL)
 	}
 	group := &processGroup{id: pid}
+	if o.command.stdin {
+		_ = unix.Close(int(o.command.files[0]))
+	}
+	o.command.takeInput(group)
+	written := o.command.showTerminal()
 	go forward(signals, group)
 	ended := reap(group)
+	select {
+	case <-written:
+	case <-time.After(terminalLimit): // something else of the sandbox still has it
+	}
 	ended.StartedAt = started
 	if settle(file, ended) != nil {
 		return exitSetup

@@ -97,6 +97,10 @@ func parseSupervise(args []string) (o superviseOptions, err error) {
 			}
 		case "chdir":
 			o.command.dir = value
+		case "stdin":
+			o.command.stdin, err = strconv.ParseBool(value)
+		case "terminal":
+			o.command.terminal, err = strconv.ParseBool(value)
 		default:
 			err = errors.New("unknown")
 		}
@@ -240,8 +244,7 @@ func (s *supervisor) start() (status.Status, error) {
 			return failed, s.status.Write(failed)
 		}
 	}
-	stdout, stderr, err := s.streams()
-	if err != nil {
+	if err := s.streams(); err != nil {
 		return status.Status{}, err
 	}
 	var number int
@@ -255,6 +258,7 @@ func (s *supervisor) start() (status.Status, error) {
 		number, stage, failure = s.command.start()
 		return nil
 	}
+	var err error
 	if s.group != nil {
 		err = s.group.Spawn(spawn)
 	} else {
@@ -262,10 +266,9 @@ func (s *supervisor) start() (status.Status, error) {
 	}
 	if number > 0 {
 		s.process = &processGroup{id: number}
+		s.command.takeInput(s.process)
 	}
-	for _, fd := range []int{int(s.command.files[0]), stdout, stderr} {
-		_ = unix.Close(fd)
-	}
+	s.command.closeFiles()
 	// The command's directory is held no longer than by the command.
 	_ = unix.Chdir("/")
 	if err != nil {
@@ -283,23 +286,31 @@ func (s *supervisor) start() (status.Status, error) {
 	return running, s.nameCommand()
 }
 
-// streams makes the command's and the pump that reads them, and returns the ends of
-// the pipes that are the command's.
-func (s *supervisor) streams() (stdout, stderr int, err error) {
+// streams makes the command's and the pump that reads them.
+func (s *supervisor) streams() error {
+	if err := s.command.openInput(); err != nil {
+		return err
+	}
+	if s.command.terminal {
+		s.pump = logger.NewPump(s.log, s.command.master, -1)
+		return nil
+	}
 	var pipes [2][2]int
 	for i := range pipes {
 		if err := unix.Pipe2(pipes[i][:], unix.O_CLOEXEC); err != nil {
-			return -1, -1, fmt.Errorf("make pipe: %w", err)
+			return fmt.Errorf("make pipe: %w", err)
 		}
 	}
-	null, err := unix.Open("/dev/null", unix.O_RDONLY|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return -1, -1, fmt.Errorf("open /dev/null: %w", err)
+	if !s.command.stdin {
+		null, err := unix.Open("/dev/null", unix.O_RDONLY|unix.O_CLOEXEC, 0)
+		if err != nil {
+			return fmt.Errorf("open /dev/null: %w", err)
+		}
+		s.command.files = []uintptr{uintptr(null)}
 	}
-	stdout, stderr = pipes[0][1], pipes[1][1]
-	s.command.files = []uintptr{uintptr(null), uintptr(stdout), uintptr(stderr)}
+	s.command.files = []uintptr{s.command.files[0], uintptr(pipes[0][1]), uintptr(pipes[1][1])}
 	s.pump = logger.NewPump(s.log, pipes[0][0], pipes[1][0])
-	return stdout, stderr, nil
+	return nil
 }
 
 // nameCommand leaves the command's name for who comes after a supervisor that was

@@ -22,14 +22,14 @@ const threadsNeeded = 7
 // reserveThreads makes the threads that init may ever need. A command that uses up the
 // limit of processes can then not keep init from one: the runtime ends a program that
 // gets none.
-func reserveThreads() error {
+func reserveThreads(count int) error {
 	var pipe [2]int
 	if err := unix.Pipe2(pipe[:], unix.O_CLOEXEC); err != nil {
 		return err
 	}
 	// What waits in the kernel has a thread, which the runtime keeps for later. The read
 	// end stays open, since the readers need a moment to let go of it.
-	for threads() < threadsNeeded {
+	for threads() < count {
 		go func() {
 			var b [1]byte
 			_, _ = unix.Read(pipe[0], b[:])

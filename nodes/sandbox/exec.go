@@ -58,3 +58,28 @@ type Roots interface {
 	// be another's as soon as the sandbox has ended: whoever opens it asks again then.
 	RootOf(ctx context.Context, id string) (string, error)
 }
+
+// Inputs is a Driver whose sandboxes' commands can be given input while they run, if
+// their spec says so (stdin or terminal).
+type Inputs interface {
+	// OpenInput opens what the command of a sandbox that runs is given input through. It
+	// may be open several times at once, and closing it ends nothing but itself. A
+	// sandbox that does not run is of records.ClassConflict, one whose command takes no
+	// input of ClassInvalid.
+	OpenInput(ctx context.Context, id string) (Input, error)
+}
+
+// Input leads to the command of one sandbox, in order. It is for one goroutine, except
+// for Close, which makes the others return. They block while the command does not read, and
+// fail when it has ended.
+type Input interface {
+	// Write gives the command input.
+	Write(p []byte) (int, error)
+	// End lets the command see the end of its input, unless it has a terminal.
+	End() error
+	// Resize changes the size of the command's terminal, if it has one.
+	Resize(rows, columns uint16) error
+	// Signal sends a signal to the command's process group.
+	Signal(signal int) error
+	Close() error
+}

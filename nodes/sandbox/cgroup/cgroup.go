@@ -35,6 +35,9 @@ const MinMemoryBytes = 8 << 20
 // is left of it is the command's: a limit holds within these few.
 const InitPids = 10
 
+// InputPids is what an init takes besides that gives its command input.
+const InputPids = 2
+
 // cpuPeriod is the period of CPU quotas in microseconds.
 const cpuPeriod = 100_000
 

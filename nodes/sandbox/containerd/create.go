@@ -200,6 +200,12 @@ func (d *Driver) plan(spec sandbox.Spec, image images.Details) (blueprint, error
 		readOnly:   run.GetReadOnlyRoot(),
 		createdDir: "/",
 	}
+	switch {
+	case run.GetTerminal():
+		b.input = "terminal"
+	case run.GetStdin():
+		b.input = "stdin"
+	}
 	var err error
 	if b.limits, err = limitsOf(run, d.config.PidsLimit); err != nil {
 		return b, err

@@ -73,6 +73,7 @@ type blueprint struct {
 	createdDir string // made by the runtime when it is missing: the image's own
 	enteredDir string // entered by init, which says so when it is missing: the run's own
 	readOnly   bool
+	input      string // what init gives the command of it; empty for none
 	limits     cgroup.Limits
 }
 
@@ -104,6 +105,9 @@ func (d *Driver) ociSpec(id, cgroupPath string, b blueprint) (*specs.Spec, error
 	if b.enteredDir != "" {
 		args = append(args, "--chdir", b.enteredDir)
 	}
+	if b.input != "" {
+		args = append(args, "--input", b.input)
+	}
 	filter := d.compiled.file()
 	if filter != "" {
 		args = append(args, "--filter", insideFilter)
@@ -125,6 +129,9 @@ func (d *Driver) ociSpec(id, cgroupPath string, b blueprint) (*specs.Spec, error
 	}
 	linux.CgroupsPath = cgroupPath
 	linux.Resources = resources(template.Linux.Resources, b.limits)
+	if b.input != "" {
+		*linux.Resources.Pids.Limit = min(*linux.Resources.Pids.Limit, math.MaxInt64-cgroup.InputPids) + cgroup.InputPids
+	}
 	return &spec, nil
 }
 

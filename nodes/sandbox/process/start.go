@@ -266,5 +266,8 @@ func (d *Driver) arguments(x *box, spec *recordv1.Spec, user string) []string {
 			"memory="+strconv.FormatInt(limits.MemoryBytes, 10),
 			"pids="+strconv.FormatInt(limits.Pids, 10))
 	}
+	if spec.GetStdin() || spec.GetTerminal() {
+		args = append(args, "stdin=true", "terminal="+strconv.FormatBool(spec.GetTerminal()))
+	}
 	return append(append(args, "--"), spec.GetCommand()...)
 }

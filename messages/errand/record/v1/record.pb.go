@@ -802,7 +802,11 @@ type Spec struct {
 	// Absent: one attempt.
 	Retry *Retry `protobuf:"bytes,14,opt,name=retry,proto3" json:"retry,omitempty"`
 	// Absent: MISSING.
-	Pull          PullPolicy `protobuf:"varint,15,opt,name=pull,proto3,enum=errand.record.v1.PullPolicy" json:"pull,omitempty"`
+	Pull PullPolicy `protobuf:"varint,15,opt,name=pull,proto3,enum=errand.record.v1.PullPolicy" json:"pull,omitempty"`
+	// Whether the command can be given input while it runs, and has a terminal, which has
+	// input by itself.
+	Stdin         bool `protobuf:"varint,16,opt,name=stdin,proto3" json:"stdin,omitempty"`
+	Terminal      bool `protobuf:"varint,17,opt,name=terminal,proto3" json:"terminal,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -940,6 +944,20 @@ func (x *Spec) GetPull() PullPolicy {
 		return x.Pull
 	}
 	return PullPolicy_PULL_POLICY_UNSPECIFIED
+}
+
+func (x *Spec) GetStdin() bool {
+	if x != nil {
+		return x.Stdin
+	}
+	return false
+}
+
+func (x *Spec) GetTerminal() bool {
+	if x != nil {
+		return x.Terminal
+	}
+	return false
 }
 
 // CodeRange is exit codes from one to another, both included.
@@ -3287,7 +3305,7 @@ const file_errand_record_v1_record_proto_rawDesc = "" +
 	"\n" +
 	"min_writer\x18\x06 \x01(\rR\tminWriter\x12\x0e\n" +
 	"\x02id\x18\a \x01(\tR\x02id\x12)\n" +
-	"\x10restored_through\x18\b \x01(\x03R\x0frestoredThrough\"\xec\x03\n" +
+	"\x10restored_through\x18\b \x01(\x03R\x0frestoredThrough\"\x9e\x04\n" +
 	"\x04Spec\x12\x16\n" +
 	"\x06driver\x18\x01 \x01(\tR\x06driver\x12\x14\n" +
 	"\x05image\x18\x02 \x01(\tR\x05image\x12\x18\n" +
@@ -3308,7 +3326,9 @@ const file_errand_record_v1_record_proto_rawDesc = "" +
 	"\x11start_deadline_ms\x18\f \x01(\x03R\x0fstartDeadlineMs\x12\"\n" +
 	"\rstop_grace_ms\x18\r \x01(\x03R\vstopGraceMs\x12-\n" +
 	"\x05retry\x18\x0e \x01(\v2\x17.errand.record.v1.RetryR\x05retry\x120\n" +
-	"\x04pull\x18\x0f \x01(\x0e2\x1c.errand.record.v1.PullPolicyR\x04pull\"5\n" +
+	"\x04pull\x18\x0f \x01(\x0e2\x1c.errand.record.v1.PullPolicyR\x04pull\x12\x14\n" +
+	"\x05stdin\x18\x10 \x01(\bR\x05stdin\x12\x1a\n" +
+	"\bterminal\x18\x11 \x01(\bR\bterminal\"5\n" +
 	"\tCodeRange\x12\x14\n" +
 	"\x05first\x18\x01 \x01(\x05R\x05first\x12\x12\n" +
 	"\x04last\x18\x02 \x01(\x05R\x04last\"\x8e\x01\n" +
