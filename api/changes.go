@@ -48,7 +48,7 @@ func (s *runService) Changes(ctx context.Context, request *errandv1.RunChangesRe
 		if changes, position, err = l.next(ctx, s.quiet); err != nil {
 			return err
 		}
-		if told, err = wanted.tell(changes); err != nil {
+		if told, err = wanted.tell(changes, request.GetHistory()); err != nil {
 			return err
 		}
 	}
@@ -70,17 +70,25 @@ func (s *Server) since(ctx context.Context, text string) (revision int64, violat
 	return given.revision, "", err
 }
 
-// tell makes the message of those changes that pass the filter.
-func (f filter) tell(changes []*change) (*errandv1.RunChangesResponse, error) {
+// tell makes the message of those changes that pass the filter, with the history of each
+// run if that is wanted.
+func (f filter) tell(changes []*change, history bool) (*errandv1.RunChangesResponse, error) {
 	told := &errandv1.RunChangesResponse{}
 	for _, c := range changes {
 		run, err := c.public()
 		if err != nil {
 			return nil, fail(CodeInternal, "%w", err)
 		}
-		if c.deleted || f.passes(run) {
-			told.Changes = append(told.Changes, &errandv1.RunChange{Run: run, Deleted: c.deleted})
+		if !c.deleted && !f.passes(run) {
+			continue
 		}
+		news := &errandv1.RunChange{Run: run, Deleted: c.deleted}
+		if history && !c.deleted {
+			if news.History, err = c.history(); err != nil {
+				return nil, fail(CodeInternal, "%w", err)
+			}
+		}
+		told.Changes = append(told.Changes, news)
 	}
 	return told, nil
 }

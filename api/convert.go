@@ -75,6 +75,12 @@ func publicAttempt(attempt *recordv1.Attempt) *errandv1.Attempt {
 		LogComplete: attempt.GetLogComplete(),
 		Status:      publicStatus(attempt.GetStatus()),
 		Signals:     publicSignals(attempt.GetSignals()),
+
+		PlacedAt:        timeOf(attempt.GetPlacedAt()),
+		SafeAt:          timeOf(attempt.GetSafeAt()),
+		SafeBy:          records.Word(attempt.GetSafeBy()),
+		AdoptedAt:       timeOf(attempt.GetAdoptedAt()),
+		MemoryPeakBytes: attempt.GetMemoryPeakBytes(),
 	}
 }
 

@@ -2,6 +2,7 @@ package api
 
 import (
 	"context"
+	"fmt"
 	"sync"
 	"time"
 
@@ -43,21 +44,90 @@ func (s *Server) unrecorded(ctx context.Context, of *recordv1.Run) (seen run.Unr
 	ctx, cancel := context.WithTimeout(ctx, explainTimeout)
 	defer cancel()
 	ask := func(kind, identity string, message proto.Message) proto.Message {
-		answer, err := s.config.Router.AskRepeatedly(ctx, kind, identity, message)
-		if err != nil {
-			return nil
-		}
-		return answer
+		return s.askTo(ctx, kind, identity, message)
 	}
 	var asking sync.WaitGroup
 	asking.Go(func() {
 		seen.Owner, _ = ask(actors.KindRun, of.GetId(), &actorv1.Explain{Run: of.GetId()}).(*actorv1.Explained)
 	})
 	if node := of.GetPlacement().GetNode(); node != "" {
+		if pull, ok := s.pullOf(node, of.GetId()); ok {
+			seen.Pull = pullText(pull)
+		}
 		asking.Go(func() {
 			seen.Node, _ = ask(actors.KindNode, node, &actorv1.Describe{Run: of.GetId()}).(*actorv1.Described)
 		})
 	}
 	asking.Wait()
 	return seen
+}
+
+// askTo asks an actor until the context ends; nil is no answer.
+func (s *Server) askTo(ctx context.Context, kind, identity string, message proto.Message) proto.Message {
+	answer, err := s.config.Router.AskRepeatedly(ctx, kind, identity, message)
+	if err != nil {
+		return nil
+	}
+	return answer
+}
+
+// describeNode adds to a node what it says of itself. One that does not say it in time is
+// told as silent.
+func (s *Server) describeNode(ctx context.Context, node *errandv1.Node) {
+	ctx, cancel := context.WithTimeout(ctx, explainTimeout)
+	defer cancel()
+	told, ok := s.askTo(ctx, actors.KindNode, node.GetId(), &actorv1.Describe{}).(*actorv1.Described)
+	if !ok {
+		node.Silent = true
+		return
+	}
+	node.QuarantinedCount = told.GetQuarantinedCount()
+	for _, thing := range told.GetQuarantined() {
+		node.Quarantined = append(node.Quarantined, &errandv1.Quarantined{
+			Sandbox: thing.GetSandbox(), Driver: thing.GetDriver(), Run: thing.GetRun(), Attempt: thing.GetAttempt(),
+			Since: timeOf(thing.GetSince()), Until: timeOf(thing.GetUntil()), Reason: thing.GetReason(), Running: thing.GetRunning(),
+		})
+	}
+}
+
+// pullOf is the pull that a run waits for, known of this node's runs only.
+func (s *Server) pullOf(node, id string) (*errandv1.ImagePull, bool) {
+	if node != s.config.Node || s.config.Pulls == nil {
+		return nil, false
+	}
+	return s.config.Pulls.PullOf(id)
+}
+
+// pullText says how far a pull has come.
+func pullText(pull *errandv1.ImagePull) string {
+	switch pull.GetPhase() {
+	case errandv1.PullPhase_PULL_PHASE_WAITING:
+		return "others come first"
+	case errandv1.PullPhase_PULL_PHASE_RESOLVING:
+		return "the registry is asked what the name means"
+	case errandv1.PullPhase_PULL_PHASE_FETCHING:
+		total := ""
+		if pull.GetTotalBytes() > 0 {
+			total = fmt.Sprintf(" of %d", pull.GetTotalBytes())
+		}
+		return fmt.Sprintf("%d%s bytes are here, %d/s", pull.GetBytes(), total, pull.GetBytesPerSecond())
+	case errandv1.PullPhase_PULL_PHASE_UNPACKING:
+		return fmt.Sprintf("all of its %d bytes are here and it is unpacked", pull.GetTotalBytes())
+	case errandv1.PullPhase_PULL_PHASE_FAILED:
+		return "the last try failed: " + pull.GetLastError()
+	default:
+		return ""
+	}
+}
+
+// publicHistory is what became of a run as the API shows it.
+func publicHistory(of *recordv1.Run) *errandv1.RunHistory {
+	events, leftOut := run.History(of)
+	shown := &errandv1.RunHistory{LeftOut: int32(leftOut)} //nolint:gosec // a record has it as 32 bits
+	for _, event := range events {
+		shown.Events = append(shown.Events, &errandv1.RunEvent{
+			At: timeOf(event.At), Kind: records.Word(event.Kind), Attempt: event.Attempt, Node: event.Node, Message: event.Text,
+		})
+	}
+	return shown
 }

@@ -31,7 +31,11 @@ func (s *runService) Get(ctx context.Context, request *errandv1.GetRunRequest) (
 	if err != nil {
 		return nil, err
 	}
-	return &errandv1.GetRunResponse{Run: found.public()}, nil
+	response := &errandv1.GetRunResponse{Run: found.public()}
+	if request.GetHistory() {
+		response.History = publicHistory(found.run)
+	}
+	return response, nil
 }
 
 // find reads the run that a text means: its id, a unique prefix of its id, or a

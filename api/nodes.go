@@ -63,6 +63,7 @@ func (s *nodeService) Get(ctx context.Context, request *errandv1.GetNodeRequest)
 		return nil, fail(CodeInternal, "%w", err)
 	}
 	response := &errandv1.GetNodeResponse{Node: publicNode(name, session, len(results[1].KVs) > 0, results[2].Count)}
+	s.describeNode(ctx, response.GetNode())
 	if name == s.config.Node && s.config.Pulls != nil {
 		response.Pulls = s.config.Pulls.Pulls()
 	}

@@ -211,7 +211,11 @@ func (s *runService) Watch(ctx context.Context, request *errandv1.WatchRunReques
 		// One that the caller has is not sent again. A revision that the run does not have,
 		// of another store perhaps, is as good as none: the state says it all.
 		if found.at.Mod != request.GetRevision() {
-			if err := stream.Send(&errandv1.WatchRunResponse{Run: found.public()}); err != nil {
+			response := &errandv1.WatchRunResponse{Run: found.public()}
+			if request.GetHistory() {
+				response.History = publicHistory(found.run)
+			}
+			if err := stream.Send(response); err != nil {
 				return err
 			}
 		}

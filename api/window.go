@@ -59,6 +59,15 @@ func (c *change) public() (*errandv1.Run, error) {
 	return c.run, c.err
 }
 
+// history decodes the state anew: few ask for it.
+func (c *change) history() (*errandv1.RunHistory, error) {
+	run, err := records.DecodeRun(records.KV{Key: c.id, Value: c.value, Mod: c.mod, Version: c.version})
+	if err != nil {
+		return nil, err
+	}
+	return publicHistory(run), nil
+}
+
 // window holds the newest changes, in order: all that came after start.
 type window struct {
 	start int64

@@ -14,6 +14,12 @@ func (c *Client) Nodes(ctx context.Context) ([]*errandv1.Node, error) {
 	return response.GetNodes(), err
 }
 
+// Node returns one machine with what it keeps in quarantine, and the pulls that are under
+// way if it is the one that answers.
+func (c *Client) Node(ctx context.Context, id string) (*errandv1.GetNodeResponse, error) {
+	return call(ctx, c, "get node "+id, c.nodes.Get, &errandv1.GetNodeRequest{Id: id})
+}
+
 // Images returns the images that the node holds.
 func (c *Client) Images(ctx context.Context) ([]*errandv1.Image, error) {
 	response, err := call(ctx, c, "list images", c.images.List, &errandv1.ListImagesRequest{})

@@ -71,6 +71,17 @@ func (c *Client) Get(ctx context.Context, id string) (*errandv1.Run, error) {
 	return response.GetRun(), err
 }
 
+// Explain says why a run is where it is, or how it came to its end: the first cause says
+// where the run is, those that follow why.
+func (c *Client) Explain(ctx context.Context, id string) (*errandv1.ExplainRunResponse, error) {
+	return call(ctx, c, "explain run "+id, c.runs.Explain, &errandv1.ExplainRunRequest{Id: id})
+}
+
+// History returns a run and what became of it, oldest first.
+func (c *Client) History(ctx context.Context, id string) (*errandv1.GetRunResponse, error) {
+	return call(ctx, c, "get history of run "+id, c.runs.Get, &errandv1.GetRunRequest{Id: id, History: true})
+}
+
 // List returns one page of runs. The next one has the answer's NextPageToken as its
 // PageToken and everything else the same.
 func (c *Client) List(ctx context.Context, request *errandv1.ListRunsRequest) (*errandv1.ListRunsResponse, error) {
@@ -142,7 +153,23 @@ func (c *Client) wait(ctx context.Context, t *trial, request *errandv1.WaitRunRe
 // ends with the loop.
 func (c *Client) Watch(ctx context.Context, id string) iter.Seq2[*errandv1.Run, error] {
 	return func(yield func(*errandv1.Run, error) bool) {
-		w := watching{c: c, t: c.trial("watch run " + id), id: id, yield: yield}
+		for told, err := range c.watch(ctx, &errandv1.WatchRunRequest{Id: id}) {
+			if !yield(told.GetRun(), err) {
+				return
+			}
+		}
+	}
+}
+
+// WatchHistory is Watch with the run's history beside each state: all that became of it
+// up to there, oldest first. What is known late may come before what is told already.
+func (c *Client) WatchHistory(ctx context.Context, id string) iter.Seq2[*errandv1.WatchRunResponse, error] {
+	return c.watch(ctx, &errandv1.WatchRunRequest{Id: id, History: true})
+}
+
+func (c *Client) watch(ctx context.Context, request *errandv1.WatchRunRequest) iter.Seq2[*errandv1.WatchRunResponse, error] {
+	return func(yield func(*errandv1.WatchRunResponse, error) bool) {
+		w := watching{c: c, t: c.trial("watch run " + request.GetId()), request: request, yield: yield}
 		for {
 			done, err := w.once(ctx)
 			if done {
@@ -166,8 +193,8 @@ var errCut = errors.New("the stream was cut")
 type watching struct {
 	c        *Client
 	t        *trial
-	id       string
-	yield    func(*errandv1.Run, error) bool
+	request  *errandv1.WatchRunRequest
+	yield    func(*errandv1.WatchRunResponse, error) bool
 	revision int64
 }
 
@@ -175,7 +202,7 @@ type watching struct {
 func (w *watching) once(ctx context.Context) (done bool, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	stream, err := w.c.runs.Watch(ctx, &errandv1.WatchRunRequest{Id: w.id, Revision: w.revision})
+	stream, err := w.c.runs.Watch(ctx, &errandv1.WatchRunRequest{Id: w.request.GetId(), Revision: w.revision, History: w.request.GetHistory()})
 	if err != nil {
 		return false, err
 	}
@@ -185,7 +212,7 @@ func (w *watching) once(ctx context.Context) (done bool, err error) {
 		run := stream.Msg().GetRun()
 		if run.GetRevision() > w.revision {
 			w.revision = run.GetRevision()
-			if !w.yield(run, nil) {
+			if !w.yield(stream.Msg(), nil) {
 				return true, nil
 			}
 		}
