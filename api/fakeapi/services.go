@@ -115,7 +115,11 @@ func (r *runService) Get(_ context.Context, request *errandv1.GetRunRequest) (*e
 	if err != nil {
 		return nil, err
 	}
-	return &errandv1.GetRunResponse{Run: live.Run()}, nil
+	response := &errandv1.GetRunResponse{Run: live.Run()}
+	if request.GetHistory() {
+		response.History = r.Histories[live.Run().GetId()]
+	}
+	return response, nil
 }
 
 func (r *runService) List(_ context.Context, request *errandv1.ListRunsRequest) (*errandv1.ListRunsResponse, error) {
@@ -172,7 +176,11 @@ func (r *runService) Watch(ctx context.Context, request *errandv1.WatchRunReques
 	for {
 		run := live.Run()
 		if run.GetRevision() != request.GetRevision() {
-			if err := stream.Send(&errandv1.WatchRunResponse{Run: run}); err != nil {
+			response := &errandv1.WatchRunResponse{Run: run}
+			if request.GetHistory() {
+				response.History = r.Histories[run.GetId()]
+			}
+			if err := stream.Send(response); err != nil {
 				return err
 			}
 		}
@@ -303,8 +311,13 @@ func (n *nodeService) List(context.Context, *errandv1.ListNodesRequest) (*errand
 	return &errandv1.ListNodesResponse{Nodes: n.Nodes}, nil
 }
 
-func (n *nodeService) Get(context.Context, *errandv1.GetNodeRequest) (*errandv1.GetNodeResponse, error) {
-	return nil, fail(connect.CodeUnimplemented, "not part of this server")
+func (n *nodeService) Get(_ context.Context, request *errandv1.GetNodeRequest) (*errandv1.GetNodeResponse, error) {
+	for _, node := range n.Nodes {
+		if node.GetId() == request.GetId() {
+			return &errandv1.GetNodeResponse{Node: node, Pulls: n.NodePulls}, nil
+		}
+	}
+	return nil, fail(connect.CodeNotFound, "no node %s is registered", request.GetId())
 }
 
 func (i *imageService) Import(_ context.Context, stream *connect.ClientStream[errandv1.ImportImageRequest]) (*errandv1.ImportImageResponse, error) {
@@ -367,5 +380,8 @@ func (r *runService) Explain(_ context.Context, request *errandv1.ExplainRunRequ
 		return nil, err
 	}
 	run := live.Run()
+	if causes := r.Causes[run.GetId()]; len(causes) > 0 {
+		return &errandv1.ExplainRunResponse{Run: run, Causes: causes}, nil
+	}
 	return &errandv1.ExplainRunResponse{Run: run, Causes: []*errandv1.Cause{{Code: run.GetStatus().String(), Message: run.GetMessage()}}}, nil
 }

@@ -163,7 +163,7 @@ then teardown. Each execution is a run, a record that outlives its sandbox.`,
 		return group(cmd, args)
 	}
 	root.AddCommand(
-		a.runCommand(), a.runsCommand(), a.showCommand(), a.logsCommand(), a.waitCommand(),
+		a.runCommand(), a.runsCommand(), a.showCommand(), a.whyCommand(), a.eventsCommand(), a.logsCommand(), a.waitCommand(),
 		a.cancelCommand(), a.execCommand(), a.copyCommand(), a.imageCommand(), a.nodeCommand(), a.versionCommand(),
 	)
 	refuseUnknownTopics(root)

@@ -38,7 +38,7 @@ func viewNode(node *errandv1.Node) nodeView {
 func (a *app) nodeCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:               "node",
-		Short:             "List the nodes",
+		Short:             "List and show the nodes",
 		RunE:              group,
 		ValidArgsFunction: cobra.NoFileCompletions,
 	}
@@ -48,7 +48,7 @@ func (a *app) nodeCommand() *cobra.Command {
 			return c.explain(err)
 		}
 		return a.printNodes(nodes)
-	}))
+	}), a.nodeShowCommand())
 	return cmd
 }
 

@@ -143,12 +143,39 @@ func TestShowSaysWhichStopSignalsWereSent(t *testing.T) {
 	}
 }
 
+// explained gives causes and a history to a run of the list.
+func explained(s *fakeapi.Server) {
+	id := ""
+	for _, run := range goldenRuns() {
+		if strings.HasPrefix(run.GetId(), "r.default.b") {
+			id = run.GetId()
+		}
+	}
+	s.Causes = map[string][]*errandv1.Cause{id: {
+		{Code: "FINISHED", Message: "FAILED (OOM_KILLED), 2m ago", At: before(2 * time.Minute)},
+		{Code: "OOM_KILLED", Message: "attempt 1 on node n1: out of\x1b[31m memory", Node: "n1", Attempt: 1},
+	}}
+	s.Histories = map[string]*errandv1.RunHistory{id: {Events: []*errandv1.RunEvent{
+		{At: before(time.Hour), Kind: "QUEUED", Message: "queued by trigger MANUAL"},
+		{At: before(time.Minute), Kind: "EXITED", Attempt: 1, Node: "n1", Message: "exit code 137"},
+	}}}
+}
+
 func goldenServer(t *testing.T) *invocation {
 	s := startFake(t, func(s *fakeapi.Server) {
 		s.Nodes = []*errandv1.Node{{
 			Id: "n1", Uuid: "u1", Address: "127.0.0.1:7400", Version: "v0.1.0", Drivers: []string{"containerd", "process"}, CpuMillis: 2000,
 			MemoryBytes: 8 << 30, SandboxesMax: 100, Sandboxes: 3, BootId: "b1", RegisteredAt: before(26 * time.Hour),
-		}, {Id: "n2", Draining: true}}
+			QuarantinedCount: 2, Quarantined: []*errandv1.Quarantined{
+				{Sandbox: "e-abc", Driver: "process", Run: "r.default.lost", Attempt: 1, Since: before(90 * time.Minute), Until: before(-22 * time.Hour), Reason: "its start token is not that of the journal"},
+				{Driver: "null", Run: "r.default.gone", Attempt: 2, Since: before(time.Minute), Reason: "nobody knows the run", Running: true},
+			},
+		}, {Id: "n2", Draining: true, Silent: true}}
+		s.NodePulls = []*errandv1.ImagePull{{
+			Reference: "docker.io/library/busybox:1", Phase: errandv1.PullPhase_PULL_PHASE_FETCHING, Bytes: 1 << 20, TotalBytes: 4 << 20, BytesPerSecond: 1 << 19,
+			Layers: 2, LayersDone: 1, Runs: []string{"r.default.b"}, Since: before(3 * time.Second),
+		}}
+		explained(s)
 		s.Images = []*errandv1.Image{{Name: "docker.io/library/busybox:latest", Digest: "sha256:feed", SizeBytes: 4321000, ImportedAt: before(5 * time.Hour)}}
 	})
 	for _, run := range goldenRuns() {
@@ -164,7 +191,8 @@ func TestRenderedOutputs(t *testing.T) {
 	for name, args := range map[string][]string{
 		"runs": {"runs"}, "runs-failed": {"ls", "--status", "FAILED", "--app", "default"}, "runs-limit": {"runs", "--limit", "2"},
 		"show": {"show", "r.shop"}, "show-oom": {"show", "r.default.b"}, "show-unstarted": {"show", "r.default.c"}, "show-running": {"show", "r.default.d"},
-		"nodes": {"node", "ls"}, "images": {"image", "ls"},
+		"nodes": {"node", "ls"}, "node": {"node", "show", "n1"}, "node-silent": {"node", "show", "n2"},
+		"why": {"why", "r.default.b"}, "events": {"events", "r.default.b"}, "events-follow": {"events", "-f", "r.default.b"}, "images": {"image", "ls"},
 	} {
 		for _, format := range []string{"table", "json", "yaml"} {
 			t.Run(name+" "+format, func(t *testing.T) {

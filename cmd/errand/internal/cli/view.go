@@ -56,6 +56,13 @@ type attemptView struct {
 	Reason      string     `json:"reason"`
 	Message     string     `json:"message,omitempty"`
 	LogComplete bool       `json:"logComplete"`
+	PlacedAt    *time.Time `json:"placedAt,omitempty"`
+	// SafeAt is from when on no copy of an attempt whose end nobody saw can be running, and
+	// SafeBy how that is known.
+	SafeAt          *time.Time `json:"safeAt,omitempty"`
+	SafeBy          string     `json:"safeBy,omitempty"`
+	AdoptedAt       *time.Time `json:"adoptedAt,omitempty"`
+	MemoryPeakBytes int64      `json:"memoryPeakBytes,omitempty"`
 	// Signals are the stop signals that the engine sent, absent when it sent none.
 	Signals []sentSignalView `json:"signals,omitempty"`
 }
@@ -165,6 +172,9 @@ func viewRun(run *errandv1.Run) runView {
 			Message:     attempt.GetMessage(),
 			LogComplete: attempt.GetLogComplete(),
 			Signals:     viewSignals(attempt.GetSignals()),
+
+			PlacedAt: instant(attempt.GetPlacedAt()), SafeAt: instant(attempt.GetSafeAt()), SafeBy: attempt.GetSafeBy(),
+			AdoptedAt: instant(attempt.GetAdoptedAt()), MemoryPeakBytes: attempt.GetMemoryPeakBytes(),
 		})
 	}
 	return view
