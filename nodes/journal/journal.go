@@ -122,7 +122,26 @@ func open(d disk, path, runtimeDir string, room int64) (*Journal, error) {
 		}
 	}
 	j.wake = sync.NewCond(&j.mu)
+	if err := j.settle(); err != nil {
+		return nil, errors.Join(fmt.Errorf("open journal %s: %w", path, err), j.log.file.Close(), j.mark.close())
+	}
 	return j, nil
+}
+
+// settle makes durable what is read at the start, for others act by it. The life before
+// may have been ended between the write of its last batch and the sync, or after a sync
+// that failed: then the kernel has what the disk does not, and a sync that works now
+// does not say that it has all. So the file is made anew, unless it was left on purpose;
+// where that can not be, on a full disk, what there is must be synced at least.
+func (j *Journal) settle() error {
+	if j.log.settled {
+		return nil
+	}
+	if err := j.rewrite(); err == nil {
+		return nil
+	}
+	j.log.broken = true // the next batch tries again
+	return j.log.file.Sync()
 }
 
 // openFile opens the file, or makes one if there is none, or makes one of what one of
@@ -147,6 +166,10 @@ func openFile(d disk, path string, room int64) (*log, error) {
 		var all *held
 		if l, all, err = openLog(d, f, begin[:n], room); err == nil {
 			_, err = all.content()
+		}
+		if err == nil {
+			// The life before may have been ended before the name was durable.
+			err = d.sync()
 		}
 		if err == nil {
 			return l, nil

@@ -35,6 +35,9 @@ type log struct {
 	// compactAt is the offset from which on another file is to be made.
 	compactAt int64
 	broken    bool
+	// settled says that the last batch has no changes: whoever wrote it had synced all
+	// that comes before.
+	settled bool
 	// named says that the file has got its name.
 	named bool
 
@@ -54,7 +57,11 @@ func openLog(d disk, f file, begin []byte, room int64) (*log, *held, error) {
 	all := newHeld()
 	start := h.start()
 	end, torn, err := scan(io.NewSectionReader(f, start.offset, l.size-start.offset), start, func(_ uint64, changes []byte) error {
-		return eachChange(changes, all.apply)
+		l.settled = true
+		return eachChange(changes, func(kind byte, key, value []byte) error {
+			l.settled = l.settled && kind == changeSize
+			return all.apply(kind, key, value)
+		})
 	})
 	if err != nil {
 		return nil, nil, err
@@ -65,6 +72,7 @@ func openLog(d disk, f file, begin []byte, room int64) (*log, *held, error) {
 	l.at, l.stated = end, all.size
 	// What is left of a batch must not be taken for a part of the next.
 	l.broken, l.named = torn, true
+	l.settled = l.settled && !torn
 	l.compactAt = h.sealed + max(room/2, h.sealed)
 	return l, all, nil
 }

@@ -33,6 +33,9 @@ type memoryDisk struct {
 type memoryFile struct {
 	disk         *memoryDisk
 	data, synced []byte
+	// lost are the sectors of which a sync has failed: the kernel takes them for clean,
+	// and a later sync leaves them out, until they are written again.
+	lost map[int]bool
 }
 
 func newMemoryDisk(seed uint64) *memoryDisk {
@@ -155,6 +158,9 @@ func (f *memoryFile) WriteAt(p []byte, at int64) (int, error) {
 		}
 		f.data = append(f.data, make([]byte, grow)...)
 	}
+	for sector := int(at) / sectorBytes; sector*sectorBytes < int(at)+len(p); sector++ {
+		delete(f.lost, sector)
+	}
 	return copy(f.data[at:], p), err
 }
 
@@ -182,10 +188,49 @@ func (f *memoryFile) Datasync() error {
 	f.disk.syncs++
 	if f.disk.failSyncs > 0 {
 		f.disk.failSyncs--
+		f.lost = map[int]bool{}
+		for sector := range f.sectors() {
+			f.lost[sector] = !bytes.Equal(part(f.data, sector), part(f.synced, sector))
+		}
 		return io.ErrUnexpectedEOF
 	}
-	f.synced = bytes.Clone(f.data)
+	synced := make([]byte, len(f.data))
+	for sector := range f.sectors() {
+		from := f.data
+		if f.lost[sector] {
+			from = f.synced
+		}
+		copy(part(synced, sector), part(from, sector))
+	}
+	f.synced = synced
 	return nil
+}
+
+func (f *memoryFile) sectors() int { return (len(f.data) + sectorBytes - 1) / sectorBytes }
+
+// part is a sector of what there is of it.
+func part(data []byte, sector int) []byte {
+	begin := min(sector*sectorBytes, len(data))
+	return data[begin:min(begin+sectorBytes, len(data))]
+}
+
+// revive is the disk as the next daemon finds it, when the machine has gone on.
+func (d *memoryDisk) revive() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.dieAt = 0
+}
+
+// lose is the disk after a loss of power that has kept nothing but what was synced.
+func (d *memoryDisk) lose() *memoryDisk {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	next := newMemoryDisk(1)
+	for name, f := range d.synced {
+		kept := &memoryFile{disk: next, data: bytes.Clone(f.synced), synced: bytes.Clone(f.synced)}
+		next.names[name], next.synced[name] = kept, kept
+	}
+	return next
 }
 
 func (f *memoryFile) Size() (int64, error) { return int64(len(f.data)), nil }

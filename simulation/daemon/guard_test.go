@@ -162,10 +162,10 @@ func TestShortAbsencesKillNothing(t *testing.T) {
 	g.awaitRunning(ctx, t, id)
 	g.restart(t)
 	g.etcd.pause(t)
-	time.Sleep(guardWindow / 3) // the absence itself
+	time.Sleep(guardWindow / 6) // the absence itself
 	g.etcd.resume(t)
 	sendSignal(t, g.PID(), syscall.SIGSTOP)
-	time.Sleep(guardWindow / 3)
+	time.Sleep(guardWindow / 6)
 	sendSignal(t, g.PID(), syscall.SIGCONT)
 	if err := g.Stop(); err != nil {
 		t.Fatal(err)
