@@ -417,7 +417,8 @@ func TestSteppedDirectoriesStartNoGoroutine(t *testing.T) {
 	stop(t, w, "n1")
 	w.node("n1").directory.Tell("thing", "a", word("too late"))
 	w.pass(time.Minute)
-	if got := runtime.NumGoroutine(); got != before {
+	// Fewer are those that the test before has left to end.
+	if got := runtime.NumGoroutine(); got > before {
 		t.Errorf("%d goroutines, %d before", got, before)
 	}
 }
