@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 
 	"github.com/errand-run/errand/api/client"
+	"github.com/errand-run/errand/messages/errand/v1/errandv1connect"
 )
 
 // Instance is the way to the node of this application. Its methods may be called from
@@ -58,14 +59,16 @@ type line struct {
 	pipe  *pipe
 	token string
 	http  *http.Transport
+	// duplex is for calls in which both sides send at the same time.
+	duplex *http.Transport
 }
 
 func (t *transport) open(token string) *pipe {
 	l := &line{pipe: newPipe(), token: token}
-	l.http = &http.Transport{
-		DialContext:         func(ctx context.Context, _, _ string) (net.Conn, error) { return l.pipe.dial(ctx) },
-		MaxIdleConnsPerHost: pipesIdleMax,
-	}
+	dial := func(ctx context.Context, _, _ string) (net.Conn, error) { return l.pipe.dial(ctx) }
+	l.http = &http.Transport{DialContext: dial, MaxIdleConnsPerHost: pipesIdleMax}
+	l.duplex = &http.Transport{DialContext: dial, Protocols: &http.Protocols{}}
+	l.duplex.Protocols.SetUnencryptedHTTP2(true)
 	t.current.Store(l)
 	return l.pipe
 }
@@ -76,7 +79,7 @@ const pipesIdleMax = 64
 func (t *transport) close() {
 	if l := t.current.Swap(nil); l != nil {
 		_ = l.pipe.Close()
-		l.http.CloseIdleConnections()
+		l.closeIdle()
 	}
 }
 
@@ -90,12 +93,20 @@ func (t *transport) RoundTrip(request *http.Request) (*http.Response, error) {
 		request = request.Clone(request.Context())
 		request.Header.Set("Authorization", "Bearer "+l.token)
 	}
+	if request.URL.Path == errandv1connect.RunServiceExecProcedure {
+		return l.duplex.RoundTrip(request)
+	}
 	return l.http.RoundTrip(request)
+}
+
+func (l *line) closeIdle() {
+	l.http.CloseIdleConnections()
+	l.duplex.CloseIdleConnections()
 }
 
 // CloseIdleConnections is for http.Client.
 func (t *transport) CloseIdleConnections() {
 	if l := t.current.Load(); l != nil {
-		l.http.CloseIdleConnections()
+		l.closeIdle()
 	}
 }
