@@ -35,6 +35,13 @@ func (s *Store) Scan(ctx context.Context, scan records.Scan) ([]records.KV, erro
 }
 
 func (s *Store) scan(ctx context.Context, scan records.Scan) ([]records.KV, error) {
+	// A free place is taken whichever of the others is true too, so they come first.
+	switch {
+	case s.running.Err() != nil:
+		return nil, errClosed
+	case ctx.Err() != nil:
+		return nil, records.Errorf(records.ClassDeadline, "scan was not sent: %w", ctx.Err())
+	}
 	select {
 	case s.reads <- struct{}{}:
 		defer func() { <-s.reads }()
