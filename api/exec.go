@@ -130,8 +130,7 @@ func (s *runService) Exec(ctx context.Context, stream *connect.BidiStream[errand
 	call.stdin = writer
 	if start.GetStdin() {
 		exec.Stdin = reader
-	}
-	if !start.GetStdin() {
+	} else {
 		_ = reader.Close() // what is sent all the same goes nowhere
 	}
 	received := make(chan struct{})

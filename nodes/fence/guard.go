@@ -30,6 +30,8 @@ const (
 	// idleMax is how long a guard that need not stay finds nothing left of a fenced
 	// session before it ends.
 	idleMax = time.Minute
+	// sayAgain is how long the same error is not logged again.
+	sayAgain = time.Minute
 )
 
 // Guard kills the sandboxes of a node when its fence has passed. It belongs to one
@@ -44,6 +46,10 @@ type Guard struct {
 	// nothing of it is left, and none has followed for a minute.
 	Stay bool
 	Log  *zap.Logger
+
+	// said is when an error about a sandbox, or about all of them (""), was logged last:
+	// what can not be killed for hours must not fill the memory that the log is in.
+	said map[string]time.Duration
 }
 
 // Run guards until the context ends. While another guard of this node is at work it
@@ -139,7 +145,7 @@ func (g *Guard) watch(ctx context.Context, file *File, parent *cgroup.Parent) {
 func (g *Guard) kill(ctx context.Context, parent *cgroup.Parent) (some bool) {
 	names, err := parent.List()
 	if err != nil {
-		g.Log.Error("the node's cgroups can not be listed", zap.Error(err))
+		g.complain("", "the node's cgroups can not be listed", zap.Error(err))
 		return true
 	}
 	var (
@@ -163,7 +169,7 @@ func (g *Guard) kill(ctx context.Context, parent *cgroup.Parent) (some bool) {
 			defer mu.Unlock()
 			switch {
 			case err != nil && ctx.Err() == nil:
-				g.Log.Error("a fenced sandbox is not empty yet", zap.String("sandbox", name), zap.Error(err))
+				g.complain(name, "a fenced sandbox is not empty yet", zap.String("sandbox", name), zap.Error(err))
 			case killed:
 				g.Log.Warn("a fenced sandbox was killed", zap.String("sandbox", name))
 			}
@@ -171,6 +177,20 @@ func (g *Guard) kill(ctx context.Context, parent *cgroup.Parent) (some bool) {
 	}
 	kills.Wait()
 	return some
+}
+
+// complain logs an error about a sandbox, unless it did so lately. Its caller holds the
+// lock of the kills, if there are any.
+func (g *Guard) complain(sandbox, text string, fields ...zap.Field) {
+	now := Boottime()
+	if last, ok := g.said[sandbox]; ok && now-last < sayAgain {
+		return
+	}
+	if g.said == nil {
+		g.said = map[string]time.Duration{}
+	}
+	g.said[sandbox] = now
+	g.Log.Error(text, fields...)
 }
 
 // AtWork tells whether a guard of this node looks at its fence, and says why not.

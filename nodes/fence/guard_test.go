@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"go.uber.org/zap"
+	"go.uber.org/zap/zaptest/observer"
 
 	"github.com/errand-run/errand/nodes/sandbox/cgroup"
 )
@@ -192,5 +193,22 @@ func TestFenceOfAFullMemoryIsRefusedAtOpen(t *testing.T) {
 	}
 	if _, err := Open(dir, "a"); err == nil {
 		t.Fatal("there is no room for the fence, and it opened")
+	}
+}
+
+func TestGuardComplainsOnceAMinuteOfOneSandbox(t *testing.T) {
+	seen, logs := observer.New(zap.ErrorLevel)
+	g := &Guard{Log: zap.New(seen)}
+	for range 100 {
+		g.complain("e1", "it is not empty yet")
+		g.complain("e2", "it is not empty yet")
+	}
+	if n := logs.Len(); n != 2 {
+		t.Errorf("%d lines about two sandboxes", n)
+	}
+	g.said["e1"] -= sayAgain
+	g.complain("e1", "it is not empty yet")
+	if n := logs.Len(); n != 3 {
+		t.Errorf("%d lines a minute later", n)
 	}
 }
