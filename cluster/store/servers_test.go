@@ -228,7 +228,7 @@ func leaderOf(t *testing.T, servers []*process, asked *process, not *process) (l
 		}
 		for _, member := range members.Members {
 			for _, s := range servers {
-				if member.ID == status.Leader && member.Name == s.plan.Name && s != not {
+				if member.ID == status.Leader && member.Name == s.plan.Name && s != not && s.leads(status.RaftTerm) {
 					return s, status.RaftTerm
 				}
 			}
@@ -236,6 +236,15 @@ func leaderOf(t *testing.T, servers []*process, asked *process, not *process) (l
 	}
 	t.Fatal("nobody leads")
 	return nil, 0
+}
+
+// leads tells whether a server says of itself that it leads in a term: another's leader
+// and term are read one after the other, and an election may lie between the two.
+func (s *process) leads(term uint64) bool {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	status, err := s.client().Status(ctx, s.plan.Client)
+	return err == nil && status.RaftTerm == term && status.Leader == status.Header.GetMemberId()
 }
 
 // others are the servers but one.

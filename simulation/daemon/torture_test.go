@@ -25,9 +25,12 @@ const tortureEnv = "ERRAND_TORTURE_KILLS"
 
 // torture is a node that is killed again and again while it has runs.
 type torture struct {
-	node   *node
-	spec   func(script string) *errandv1.RunSpec
-	kills  int
+	node  *node
+	spec  func(script string) *errandv1.RunSpec
+	kills int
+	// seed is in the keys of the runs too: what is left over of another torture on this
+	// machine would bear the same ids.
+	seed   uint64
 	random *rand.Rand
 	// client is of the node's address, through all of its restarts.
 	client errandv1connect.RunServiceClient
@@ -72,7 +75,7 @@ func (x *torture) load(ctx context.Context, ledger string, stop <-chan struct{})
 		if i%6 == 5 {
 			sleep = "5"
 		}
-		if err := x.create(ctx, fmt.Sprintf("torture-%d", i), x.spec(script(ledger, sleep, i%7)), expected{i % 7}); err != nil {
+		if err := x.create(ctx, fmt.Sprintf("torture-%d-%d", x.seed, i), x.spec(script(ledger, sleep, i%7)), expected{i % 7}); err != nil {
 			return err
 		}
 		select {
@@ -97,8 +100,8 @@ func (x *torture) kill(t *testing.T) {
 func (x *torture) run(t *testing.T, ledger string) {
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute+time.Duration(x.kills)*10*time.Second)
 	defer cancel()
-	seed := uint64(time.Now().UnixNano())
-	x.random, x.runs = rand.New(rand.NewPCG(seed, 0)), map[string]expected{}
+	x.seed = uint64(time.Now().UnixNano())
+	x.random, x.runs = rand.New(rand.NewPCG(x.seed, 0)), map[string]expected{}
 	x.client = x.node.Runs
 	stop, done := make(chan struct{}), make(chan error, 1)
 	go func() { done <- x.load(ctx, ledger, stop) }()
@@ -110,7 +113,7 @@ func (x *torture) run(t *testing.T, ledger string) {
 	unknown := x.outcomes(ctx, t)
 	slices.Sort(x.ready)
 	t.Logf("seed %d: %d kills, %d runs, %d of unknown start; ready again after %s (median), %s (most)",
-		seed, x.kills, len(x.runs), len(unknown), x.ready[len(x.ready)/2], x.ready[len(x.ready)-1])
+		x.seed, x.kills, len(x.runs), len(unknown), x.ready[len(x.ready)/2], x.ready[len(x.ready)-1])
 	x.judge(t, x.lines(t, ledger), unknown)
 	x.leftovers(ctx, t)
 }
