@@ -15,7 +15,11 @@ import (
 // heapFigures finds the two figures in a heap profile's text.
 var heapFigures = regexp.MustCompile(`(?m)^# (?:HeapAlloc = |Stack = )([0-9]+)`)
 
-// heap is what a daemon's heap and stacks hold after a collection, in bytes.
+// collections come before a heap is read: pools give back what nobody took after two,
+// and a stack that grew shrinks by half with each.
+const collections = 3
+
+// heap is what a daemon's heap and stacks hold after collections, in bytes.
 type heap struct {
 	total int64
 	// engine is what a profile of the heap finds there of neither the embedded store nor
@@ -25,6 +29,16 @@ type heap struct {
 
 // heap reads it.
 func (l *live) heap(ctx context.Context) (h heap, err error) {
+	for range collections {
+		if h, err = l.collect(ctx); err != nil {
+			return h, err
+		}
+	}
+	return h, nil
+}
+
+// collect reads the heap after one collection.
+func (l *live) collect(ctx context.Context) (h heap, err error) {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, l.daemon.Address+"/debug/pprof/heap?gc=1&debug=1", nil)
 	if err != nil {
 		return h, err

@@ -14,7 +14,7 @@ import (
 const (
 	liveSubmitters = 64
 	// activeRuns are created within what an actor stays active when nothing happens.
-	activeRuns = 500
+	activeRuns = 1000
 	// passivation is after what time those actors are gone.
 	passivation = 8 * time.Second
 	// restTime is how long the node's processor time is watched when it rests.
