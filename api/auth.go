@@ -17,6 +17,8 @@ import (
 	"strings"
 
 	"connectrpc.com/connect"
+
+	"github.com/errand-run/errand/api/codes"
 )
 
 // The bounds of a token.
@@ -107,7 +109,7 @@ func (s *Server) authenticated(next http.Handler) http.Handler {
 		// Digests are compared, so that not even the length of the token shows.
 		if subtle.ConstantTimeCompare(want[:], got[:]) != 1 || !strings.EqualFold(scheme, "Bearer") {
 			w.Header().Set("WWW-Authenticate", `Bearer realm="errand"`)
-			refuse(w, r, http.StatusUnauthorized, fail(CodeUnauthenticated,
+			refuse(w, r, http.StatusUnauthorized, fail(codes.Unauthenticated,
 				"the API token is missing or wrong: send it as Authorization: Bearer TOKEN (it is in api.token in the node's data directory)"))
 			return
 		}
@@ -122,11 +124,11 @@ func (s *Server) authenticated(next http.Handler) http.Handler {
 func (s *Server) sameOrigin(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if !s.knownHost(r.Host) {
-			refuse(w, r, http.StatusForbidden, fail(CodeForeignOrigin, "this node is not called %s: use localhost or an address", quoteShort(r.Host)))
+			refuse(w, r, http.StatusForbidden, fail(codes.ForeignOrigin, "this node is not called %s: use localhost or an address", quoteShort(r.Host)))
 			return
 		}
 		if foreign(r) {
-			refuse(w, r, http.StatusForbidden, fail(CodeForeignOrigin, "web pages of other origins may not call this node"))
+			refuse(w, r, http.StatusForbidden, fail(codes.ForeignOrigin, "web pages of other origins may not call this node"))
 			return
 		}
 		next.ServeHTTP(w, r)

@@ -6,6 +6,8 @@ import (
 	"io"
 
 	"connectrpc.com/connect"
+
+	"github.com/errand-run/errand/api/codes"
 )
 
 // requestDrainMax is how much of a request that is too large is read to its end, so
@@ -13,7 +15,7 @@ import (
 const requestDrainMax = 64 << 20
 
 func errRequestTooLarge() error {
-	return fail(CodeRequestTooLarge, "the request is larger than %d bytes", requestBytesMax)
+	return fail(codes.RequestTooLarge, "the request is larger than %d bytes", requestBytesMax)
 }
 
 // boundedBody is the body of a request of at most requestBytesMax bytes. Connect has a
@@ -66,7 +68,7 @@ func withBoundedGzip() connect.HandlerOption {
 func uploadError(err error) error {
 	var made *connect.Error
 	if errors.As(err, &made) && made.Code() == connect.CodeResourceExhausted && len(made.Details()) == 0 {
-		return fail(CodeRequestTooLarge, "a message of an upload holds at most %d bytes", importMessageMax)
+		return fail(codes.RequestTooLarge, "a message of an upload holds at most %d bytes", importMessageMax)
 	}
 	return err
 }

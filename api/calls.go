@@ -12,6 +12,7 @@ import (
 	"connectrpc.com/connect"
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/errand-run/errand/api/codes"
 	"github.com/errand-run/errand/messages/errand/v1/errandv1connect"
 )
 
@@ -98,7 +99,7 @@ func (i *callInterceptor) call(ctx context.Context, procedure string, kind callK
 	if kind != shortCall {
 		defer s.streams.Add(-1)
 		if s.streams.Add(1) > streamsMax {
-			return fail(CodeTooManyStreams, "the node serves %d streams, the most it may: call again later", streamsMax)
+			return fail(codes.TooManyStreams, "the node serves %d streams, the most it may: call again later", streamsMax)
 		}
 		if kind == waitingCall {
 			return next(ctx)

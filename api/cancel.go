@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/errand-run/errand/actors"
+	"github.com/errand-run/errand/api/codes"
 	actorv1 "github.com/errand-run/errand/messages/errand/actor/v1"
 	errandv1 "github.com/errand-run/errand/messages/errand/v1"
 )
@@ -38,14 +39,14 @@ func (s *runService) Cancel(ctx context.Context, request *errandv1.CancelRunRequ
 		if ended := contextError(ctx); ended != nil {
 			return nil, ended
 		}
-		return nil, fail(CodeOutcomeUnknown, "run %s did not say whether the wish to cancel it is recorded: repeat: %w", id, err)
+		return nil, fail(codes.OutcomeUnknown, "run %s did not say whether the wish to cancel it is recorded: repeat: %w", id, err)
 	}
 	canceled, ok := answer.(*actorv1.Canceled)
 	if !ok {
-		return nil, fail(CodeInternal, "cancel run %s: its actor answered a %T", id, answer)
+		return nil, fail(codes.Internal, "cancel run %s: its actor answered a %T", id, answer)
 	}
 	if canceled.GetOutcome() == actorv1.Canceled_OUTCOME_UNKNOWN {
-		return nil, fail(CodeOutcomeUnknown, "the store did not say whether the wish to cancel run %s is recorded: repeat", id)
+		return nil, fail(codes.OutcomeUnknown, "the store did not say whether the wish to cancel run %s is recorded: repeat", id)
 	}
 	// The record, not the actor, says what became of it.
 	if found, err = s.find(ctx, id); err != nil {
@@ -55,10 +56,10 @@ func (s *runService) Cancel(ctx context.Context, request *errandv1.CancelRunRequ
 	case actorv1.Canceled_OUTCOME_RECORDED:
 		return &errandv1.CancelRunResponse{Run: found.public()}, nil
 	case actorv1.Canceled_OUTCOME_TERMINAL:
-		return nil, fail(CodeRunTerminal, "run %s has ended already: it is %s", id, statusWord(publicStatus(found.run.GetStatus())))
+		return nil, fail(codes.RunTerminal, "run %s has ended already: it is %s", id, statusWord(publicStatus(found.run.GetStatus())))
 	case actorv1.Canceled_OUTCOME_NOT_FOUND:
-		return nil, fail(CodeRunNotFound, "no run %s", id)
+		return nil, fail(codes.RunNotFound, "no run %s", id)
 	default:
-		return nil, fail(CodeInternal, "cancel run %s: its actor answered %s", id, canceled.GetOutcome())
+		return nil, fail(codes.Internal, "cancel run %s: its actor answered %s", id, canceled.GetOutcome())
 	}
 }

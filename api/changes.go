@@ -6,6 +6,7 @@ import (
 
 	"connectrpc.com/connect"
 
+	"github.com/errand-run/errand/api/codes"
 	errandv1 "github.com/errand-run/errand/messages/errand/v1"
 )
 
@@ -77,7 +78,7 @@ func (f filter) tell(changes []*change, history bool) (*errandv1.RunChangesRespo
 	for _, c := range changes {
 		run, err := c.public()
 		if err != nil {
-			return nil, fail(CodeInternal, "%w", err)
+			return nil, fail(codes.Internal, "%w", err)
 		}
 		if !c.deleted && !f.passes(run) {
 			continue
@@ -85,7 +86,7 @@ func (f filter) tell(changes []*change, history bool) (*errandv1.RunChangesRespo
 		news := &errandv1.RunChange{Run: run, Deleted: c.deleted}
 		if history && !c.deleted {
 			if news.History, err = c.history(); err != nil {
-				return nil, fail(CodeInternal, "%w", err)
+				return nil, fail(codes.Internal, "%w", err)
 			}
 		}
 		told.Changes = append(told.Changes, news)

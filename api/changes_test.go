@@ -10,7 +10,7 @@ import (
 
 	"connectrpc.com/connect"
 
-	"github.com/errand-run/errand/api"
+	"github.com/errand-run/errand/api/codes"
 	"github.com/errand-run/errand/cluster/records"
 	recordv1 "github.com/errand-run/errand/messages/errand/record/v1"
 	errandv1 "github.com/errand-run/errand/messages/errand/v1"
@@ -147,13 +147,13 @@ func TestChangesRefusesAPositionFromWhichItCanPromiseNothing(t *testing.T) {
 	store, _, _ := strings.Cut(at, ".0.")
 	cases := []struct {
 		name, position string
-		code           api.Code
+		code           codes.Code
 	}{
-		{"rubbish", "rubbish", api.CodeInvalidField},
-		{"no revision", store + ".0.x", api.CodeInvalidField},
-		{"another store's", "zzzzzzzz.1.7", api.CodeListAgain},
-		{"an older copy's", store + ".1.7", api.CodeListAgain},
-		{"from the future", store + ".0.999999999", api.CodeListAgain},
+		{"rubbish", "rubbish", codes.InvalidField},
+		{"no revision", store + ".0.x", codes.InvalidField},
+		{"another store's", "zzzzzzzz.1.7", codes.ListAgain},
+		{"an older copy's", store + ".1.7", codes.ListAgain},
+		{"from the future", store + ".0.999999999", codes.ListAgain},
 	}
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) { wantCode(t, r.refused(c.position), c.code) })
@@ -185,7 +185,7 @@ func TestChangesOfAPastThatIsGone(t *testing.T) {
 		store := &awayStore{tapStore: r.store, floor: mod}
 		other := r.another(store)
 		for range 5 {
-			wantCode(t, other.refused(at), api.CodeListAgain)
+			wantCode(t, other.refused(at), codes.ListAgain)
 		}
 		if got := store.past.Load(); got != 1 {
 			t.Errorf("%d looks into the past for 5 readers", got)
@@ -194,7 +194,7 @@ func TestChangesOfAPastThatIsGone(t *testing.T) {
 	t.Run("is told later when the store is away", func(t *testing.T) {
 		store := &awayStore{tapStore: r.store, err: records.Errorf(records.ClassUnavailable, "away")}
 		other := r.another(store)
-		wantCode(t, other.refused(at), api.CodeStoreUnavailable)
+		wantCode(t, other.refused(at), codes.StoreUnavailable)
 		store.err = nil
 		other.changes(&errandv1.RunChangesRequest{Position: at}).want("r.web.a PENDING")
 	})

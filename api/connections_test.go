@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/errand-run/errand/api"
+	"github.com/errand-run/errand/api/codes"
 	"github.com/errand-run/errand/cluster/records"
 	errandv1 "github.com/errand-run/errand/messages/errand/v1"
 )
@@ -108,7 +109,7 @@ func TestStoppingIsNotHeldUpByHalfAStreamOfHTTP2(t *testing.T) {
 			if took := r.stopped(); took > 3*time.Second {
 				t.Errorf("stopped after %s", took)
 			}
-			if text := <-answered; !strings.Contains(text, string(api.CodeNodeStopping)) {
+			if text := <-answered; !strings.Contains(text, string(codes.NodeStopping)) {
 				t.Errorf("answered %s", text)
 			}
 		})
@@ -127,7 +128,7 @@ func TestHalfABodyIsToldThatTheNodeStops(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = response.Body.Close() }()
-	if text, err := io.ReadAll(response.Body); err != nil || !bytes.Contains(text, []byte(api.CodeNodeStopping)) {
+	if text, err := io.ReadAll(response.Body); err != nil || !bytes.Contains(text, []byte(codes.NodeStopping)) {
 		t.Errorf("answered %d %s, %v", response.StatusCode, text, err)
 	}
 }

@@ -8,6 +8,7 @@ import (
 
 	"connectrpc.com/connect"
 
+	"github.com/errand-run/errand/api/codes"
 	errandv1 "github.com/errand-run/errand/messages/errand/v1"
 	"github.com/errand-run/errand/nodes/sandbox/files"
 )
@@ -52,7 +53,7 @@ func (s *runService) CopyFrom(ctx context.Context, request *errandv1.CopyFromReq
 	case err == nil || broken != nil:
 		return broken
 	case errors.Is(err, files.ErrNotFound):
-		return fail(CodeFileNotFound, "copy out of the run: %w", err)
+		return fail(codes.FileNotFound, "copy out of the run: %w", err)
 	case contextError(ctx) != nil:
 		return contextError(ctx)
 	}
@@ -60,5 +61,5 @@ func (s *runService) CopyFrom(ctx context.Context, request *errandv1.CopyFromReq
 	if _, _, gone := s.runningSandbox(ctx, request.GetId()); gone != nil {
 		return gone
 	}
-	return fail(CodeFileUnreadable, "copy out of the run: %w", err)
+	return fail(codes.FileUnreadable, "copy out of the run: %w", err)
 }

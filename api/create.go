@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/errand-run/errand/actors"
+	"github.com/errand-run/errand/api/codes"
 	"github.com/errand-run/errand/cluster/records"
 	actorv1 "github.com/errand-run/errand/messages/errand/actor/v1"
 	recordv1 "github.com/errand-run/errand/messages/errand/record/v1"
@@ -130,10 +131,10 @@ func (s *runService) commitCreate(ctx context.Context, run *recordv1.Run, key st
 		}
 		if try == createTriesMax || !sleep(ctx, createRetryWait) {
 			if key == "" {
-				return records.Result{}, false, fail(CodeOutcomeUnknown,
+				return records.Result{}, false, fail(codes.OutcomeUnknown,
 					"the store did not say whether run %s was created: look for it before creating another, or use an idempotency key, with which the call can be repeated", run.GetId())
 			}
-			return records.Result{}, false, fail(CodeOutcomeUnknown, "the store did not say whether run %s was created: repeat with the same key", run.GetId())
+			return records.Result{}, false, fail(codes.OutcomeUnknown, "the store did not say whether run %s was created: repeat with the same key", run.GetId())
 		}
 	}
 }
@@ -142,14 +143,14 @@ func (s *runService) commitCreate(ctx context.Context, run *recordv1.Run, key st
 func existing(wanted *recordv1.Run, result records.Result) (*errandv1.CreateRunResponse, error) {
 	kv, ok := result.First(0)
 	if !ok {
-		return nil, fail(CodeRunDeleted, "the run of this idempotency key, %s, was deleted: use another key for another run", wanted.GetId())
+		return nil, fail(codes.RunDeleted, "the run of this idempotency key, %s, was deleted: use another key for another run", wanted.GetId())
 	}
 	run, err := records.DecodeRun(kv)
 	if err != nil {
-		return nil, fail(CodeInternal, "%w", err)
+		return nil, fail(codes.Internal, "%w", err)
 	}
 	if !bytes.Equal(run.GetRequestHash(), wanted.GetRequestHash()) {
-		return nil, fail(CodeIdempotencyConflict, "idempotency_key: was used for run %s with another request", run.GetId())
+		return nil, fail(codes.IdempotencyConflict, "idempotency_key: was used for run %s with another request", run.GetId())
 	}
 	return &errandv1.CreateRunResponse{Run: publicRun(run, kv)}, nil
 }

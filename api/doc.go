@@ -14,5 +14,5 @@
 //
 // Everything is bounded: the size of a request, the number of open streams, the
 // time of a call, the work of one List. Errors carry a Connect code, a text for
-// people and an ErrorInfo with a stable code for programs (Codes).
+// people and an ErrorInfo with a stable code for programs (package codes).
 package api

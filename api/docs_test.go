@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/errand-run/errand/api"
+	"github.com/errand-run/errand/api/codes"
 )
 
 var updateDocs = flag.Bool("update-docs", false, "write the table of codes into docs/api.md")
@@ -21,12 +21,12 @@ func TestDocumentListsEveryCode(t *testing.T) {
 	}
 	var table strings.Builder
 	table.WriteString("| code | travels as | repeat | meaning |\n|---|---|---|---|\n")
-	for _, line := range api.Codes() {
+	for _, line := range codes.All() {
 		repeat := "no"
 		if line.Repeat {
 			repeat = "yes"
 		}
-		fmt.Fprintf(&table, "| `%s` | `%s` | %s | %s |\n", line.Code, line.Connect, repeat, line.Meaning)
+		fmt.Fprintf(&table, "| `%s` | `%s` | %s | %s |\n", line.Code, line.Class, repeat, line.Text)
 	}
 	before, rest, ok := strings.Cut(string(text), begin)
 	listed, after, ok2 := strings.Cut(rest, end)

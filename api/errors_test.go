@@ -3,21 +3,18 @@ package api
 import (
 	"context"
 	"errors"
-	"go/ast"
-	"go/parser"
-	"go/token"
-	"strconv"
 	"strings"
 	"testing"
 
 	"connectrpc.com/connect"
 
+	"github.com/errand-run/errand/api/codes"
 	"github.com/errand-run/errand/cluster/records"
 	errandv1 "github.com/errand-run/errand/messages/errand/v1"
 )
 
 // codeOf reads the stable code out of an error.
-func codeOf(err error) Code {
+func codeOf(err error) codes.Code {
 	var made *connect.Error
 	if !errors.As(err, &made) {
 		return ""
@@ -25,50 +22,21 @@ func codeOf(err error) Code {
 	for _, detail := range made.Details() {
 		if value, err := detail.Value(); err == nil {
 			if info, ok := value.(*errandv1.ErrorInfo); ok {
-				return Code(info.GetCode())
+				return codes.Code(info.GetCode())
 			}
 		}
 	}
 	return ""
 }
 
-func TestEveryCodeIsInTheTableOnce(t *testing.T) {
-	file, err := parser.ParseFile(token.NewFileSet(), "errors.go", nil, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	declared := map[string]bool{}
-	ast.Inspect(file, func(node ast.Node) bool {
-		if spec, ok := node.(*ast.ValueSpec); ok {
-			if kind, ok := spec.Type.(*ast.Ident); ok && kind.Name == "Code" {
-				word, _ := strconv.Unquote(spec.Values[0].(*ast.BasicLit).Value)
-				declared[word] = true
-			}
-		}
-		return true
-	})
-	for _, line := range Codes() {
-		if !declared[string(line.Code)] {
-			t.Errorf("%s: twice in the table, or not declared", line.Code)
-		}
-		delete(declared, string(line.Code))
-		if line.Connect == 0 || !strings.HasSuffix(line.Meaning, ".") {
-			t.Errorf("%s: no Connect code or no sentence", line.Code)
-		}
-	}
-	if len(declared) > 0 {
-		t.Errorf("not in the table: %v", declared)
-	}
-}
-
 func TestStoreErrorsKeepTheirClass(t *testing.T) {
-	cases := map[records.Class]Code{
-		records.ClassConflict:       CodeStoreConflict,
-		records.ClassUnavailable:    CodeStoreUnavailable,
-		records.ClassLostOwnership:  CodeStoreUnavailable,
-		records.ClassDeadline:       CodeDeadline,
-		records.ClassOutcomeUnknown: CodeOutcomeUnknown,
-		records.ClassInternal:       CodeInternal,
+	cases := map[records.Class]codes.Code{
+		records.ClassConflict:       codes.StoreConflict,
+		records.ClassUnavailable:    codes.StoreUnavailable,
+		records.ClassLostOwnership:  codes.StoreUnavailable,
+		records.ClassDeadline:       codes.Deadline,
+		records.ClassOutcomeUnknown: codes.OutcomeUnknown,
+		records.ClassInternal:       codes.Internal,
 	}
 	for class, want := range cases {
 		err := storeError(context.Background(), "do it", records.Errorf(class, "etcd said no"))
@@ -86,10 +54,10 @@ func TestAnEndedContextSaysWhy(t *testing.T) {
 	<-late.Done()
 	left, leave := context.WithCancel(context.Background())
 	leave()
-	if got := codeOf(contextError(stopped)); got != CodeNodeStopping {
+	if got := codeOf(contextError(stopped)); got != codes.NodeStopping {
 		t.Errorf("stopping: %s", got)
 	}
-	if got := codeOf(contextError(late)); got != CodeDeadline {
+	if got := codeOf(contextError(late)); got != codes.Deadline {
 		t.Errorf("late: %s", got)
 	}
 	if got := connect.CodeOf(contextError(left)); got != connect.CodeCanceled {

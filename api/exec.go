@@ -13,6 +13,7 @@ import (
 
 	"connectrpc.com/connect"
 
+	"github.com/errand-run/errand/api/codes"
 	"github.com/errand-run/errand/cluster/records"
 	recordv1 "github.com/errand-run/errand/messages/errand/record/v1"
 	errandv1 "github.com/errand-run/errand/messages/errand/v1"
@@ -50,11 +51,11 @@ func (s *Server) runningSandbox(ctx context.Context, text string) (driver, id st
 	placement := run.GetPlacement()
 	switch {
 	case run.GetStatus() != recordv1.Status_STATUS_RUNNING || placement == nil:
-		return "", "", fail(CodeRunNotRunning, "run %s is %s: only a run that is RUNNING has a sandbox", run.GetId(), found.public().GetStatus().String()[len("STATUS_"):])
+		return "", "", fail(codes.RunNotRunning, "run %s is %s: only a run that is RUNNING has a sandbox", run.GetId(), found.public().GetStatus().String()[len("STATUS_"):])
 	case placement.GetNode() != s.config.Node:
-		return "", "", fail(CodeRunElsewhere, "run %s runs on node %s: ask that node", run.GetId(), placement.GetNode())
+		return "", "", fail(codes.RunElsewhere, "run %s runs on node %s: ask that node", run.GetId(), placement.GetNode())
 	case s.config.Sandboxes == nil:
-		return "", "", fail(CodeNotSupported, "this node lets nobody into its sandboxes")
+		return "", "", fail(codes.NotSupported, "this node lets nobody into its sandboxes")
 	}
 	return run.GetSpec().GetDriver(), records.SandboxID(run.GetId(), run.GetAttempt(), placement.GetNumber()), nil
 }
@@ -63,9 +64,9 @@ func (s *Server) runningSandbox(ctx context.Context, text string) (driver, id st
 func insideError(ctx context.Context, err error) error {
 	switch records.ClassOf(err) {
 	case records.ClassConflict, records.ClassNotFound:
-		return fail(CodeRunNotRunning, "the run has just ended")
+		return fail(codes.RunNotRunning, "the run has just ended")
 	case records.ClassInvalid:
-		return fail(CodeNotSupported, "%w", err)
+		return fail(codes.NotSupported, "%w", err)
 	default:
 		return storeError(ctx, "look into the sandbox", err)
 	}

@@ -16,6 +16,7 @@ import (
 
 	"github.com/errand-run/errand/api"
 	"github.com/errand-run/errand/api/client"
+	"github.com/errand-run/errand/api/codes"
 	"github.com/errand-run/errand/cluster/records"
 	recordv1 "github.com/errand-run/errand/messages/errand/record/v1"
 	errandv1 "github.com/errand-run/errand/messages/errand/v1"
@@ -122,7 +123,7 @@ func TestExecEndsWithItsCaller(t *testing.T) {
 	for _, test := range []struct {
 		name string
 		end  func(r *rig, leave context.CancelFunc)
-		code client.Code
+		code codes.Code
 	}{
 		{name: "the caller leaves", end: func(_ *rig, leave context.CancelFunc) { leave() }},
 		{name: "the node stops", end: func(r *rig, _ context.CancelFunc) { r.server.Stop() }, code: "NODE_STOPPING"},
@@ -181,7 +182,7 @@ func TestExecIsRefusedInWords(t *testing.T) {
 	for _, test := range []struct {
 		name  string
 		start *errandv1.ExecStart
-		code  client.Code
+		code  codes.Code
 		says  string
 	}{
 		{name: "no command", start: &errandv1.ExecStart{Id: insideRun}, code: "INVALID_FIELD", says: "start.command"},
@@ -236,7 +237,7 @@ func TestCopyFromSendsAnArchiveOrSaysWhyNot(t *testing.T) {
 	if !bytes.Contains(archive.Bytes(), content) {
 		t.Errorf("an archive of %d bytes without the file", archive.Len())
 	}
-	for path, code := range map[string]client.Code{"/absent": "FILE_NOT_FOUND", "report": "INVALID_FIELD", "": "INVALID_FIELD"} {
+	for path, code := range map[string]codes.Code{"/absent": "FILE_NOT_FOUND", "report": "INVALID_FIELD", "": "INVALID_FIELD"} {
 		if err := c.CopyFrom(r.ctx, insideRun, path, io.Discard); client.CodeOf(err) != code {
 			t.Errorf("%q: %v; want %s", path, err, code)
 		}

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/errand-run/errand/api/codes"
 	"github.com/errand-run/errand/cluster/records"
 	recordv1 "github.com/errand-run/errand/messages/errand/record/v1"
 	errandv1 "github.com/errand-run/errand/messages/errand/v1"
@@ -129,11 +130,11 @@ func (s *Server) choose(ctx context.Context, text string, kvs []records.KV) (fou
 		for _, kv := range kvs[:min(len(kvs), candidatesMax)] {
 			ids = append(ids, records.LastPart(kv.Key))
 		}
-		return foundRun{}, fail(CodeRunAmbiguous, "several runs begin with %s, among them %s", text, strings.Join(ids, ", "))
+		return foundRun{}, fail(codes.RunAmbiguous, "several runs begin with %s, among them %s", text, strings.Join(ids, ", "))
 	}
 	run, err := records.DecodeRun(kvs[0])
 	if err != nil {
-		return foundRun{}, fail(CodeInternal, "%w", err)
+		return foundRun{}, fail(codes.Internal, "%w", err)
 	}
 	return foundRun{run: run, at: kvs[0]}, nil
 }
@@ -146,8 +147,8 @@ func (s *Server) notFound(ctx context.Context, text string) error {
 			return err
 		}
 		if len(results[0].KVs) > 0 {
-			return fail(CodeRunDeleted, "run %s was deleted", text)
+			return fail(codes.RunDeleted, "run %s was deleted", text)
 		}
 	}
-	return fail(CodeRunNotFound, "no run %s", text)
+	return fail(codes.RunNotFound, "no run %s", text)
 }

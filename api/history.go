@@ -5,6 +5,7 @@ import (
 	"context"
 	"strings"
 
+	"github.com/errand-run/errand/api/codes"
 	"github.com/errand-run/errand/cluster/records"
 	recordv1 "github.com/errand-run/errand/messages/errand/record/v1"
 )
@@ -134,7 +135,7 @@ func (p *page) wantsEntry(e entry) (bool, error) {
 	p.examined++
 	history := &recordv1.History{}
 	if err := records.Decode(e.kv, history); err != nil {
-		return false, fail(CodeInternal, "%w", err)
+		return false, fail(codes.Internal, "%w", err)
 	}
 	return p.filter.wants(publicStatus(history.GetStatus()), history.GetName()), nil
 }
@@ -267,7 +268,7 @@ func (s *stream) take(kvs []records.KV, chunk int64) error {
 	for _, kv := range kvs {
 		ended, run, err := records.ParseHistory(kv.Key)
 		if err != nil {
-			return fail(CodeInternal, "list runs: %w", err)
+			return fail(codes.Internal, "list runs: %w", err)
 		}
 		s.entries = append(s.entries, entry{ended: ended, run: run, forward: s.forward, kv: kv})
 		if s.forward {

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/errand-run/errand/api"
+	"github.com/errand-run/errand/api/codes"
 	"github.com/errand-run/errand/cluster/records"
 	recordv1 "github.com/errand-run/errand/messages/errand/record/v1"
 	errandv1 "github.com/errand-run/errand/messages/errand/v1"
@@ -97,7 +98,7 @@ func (r *rig) costs(store *keyStore, app string, measure func(name string, run f
 	for name, text := range map[string]string{"a run by too little of its id": "r." + app + ".000", "a run by too little of its last part": "000"} {
 		do(name, func() {
 			_, err := r.runs.Get(r.ctx, &errandv1.GetRunRequest{Id: text})
-			wantCode(r.t, err, api.CodeRunAmbiguous)
+			wantCode(r.t, err, codes.RunAmbiguous)
 		})
 	}
 	var id string

@@ -6,6 +6,7 @@ import (
 
 	"connectrpc.com/connect"
 
+	"github.com/errand-run/errand/api/codes"
 	"github.com/errand-run/errand/cluster/records"
 	errandv1 "github.com/errand-run/errand/messages/errand/v1"
 )
@@ -16,7 +17,7 @@ type imageService struct {
 }
 
 func noImages() error {
-	return fail(CodeNoImages, "the node keeps no images: its containerd driver is not enabled")
+	return fail(codes.NoImages, "the node keeps no images: its containerd driver is not enabled")
 }
 
 // Import implements errandv1connect.ImageServiceHandler.
@@ -40,7 +41,7 @@ func (s *imageService) Import(ctx context.Context, stream *connect.ClientStream[
 		// What ended the upload is the cause, whatever the archive's reader made of it.
 		return nil, upload.err
 	case records.ClassOf(err) == records.ClassInvalid && err != nil:
-		return nil, fail(CodeImageInvalid, "import the archive: %w", err)
+		return nil, fail(codes.ImageInvalid, "import the archive: %w", err)
 	case err != nil:
 		return nil, storeError(ctx, "import the archive", err)
 	}
@@ -107,14 +108,14 @@ func (s *imageService) Remove(ctx context.Context, request *errandv1.RemoveImage
 func imageError(ctx context.Context, doing string, err error) error {
 	switch records.ClassOf(err) {
 	case records.ClassNotFound:
-		return fail(CodeImageNotFound, "%s: %w", doing, err)
+		return fail(codes.ImageNotFound, "%s: %w", doing, err)
 	case records.ClassConflict:
-		return fail(CodeImageInUse, "%s: %w", doing, err)
+		return fail(codes.ImageInUse, "%s: %w", doing, err)
 	case records.ClassInvalid:
-		return fail(CodeInvalidField, "%s: %w", doing, err)
+		return fail(codes.InvalidField, "%s: %w", doing, err)
 	case records.ClassUnavailable:
 		if contextError(ctx) == nil {
-			return fail(CodeImagePull, "%s: %w", doing, err)
+			return fail(codes.ImagePull, "%s: %w", doing, err)
 		}
 	default:
 	}
@@ -164,7 +165,7 @@ func (a *archive) receive() bool {
 	}
 	a.rest = message.GetData()
 	if a.left -= int64(len(a.rest)); a.left < 0 {
-		a.err = fail(CodeImageTooLarge, "the archive is larger than %d bytes", int64(importBytesMax))
+		a.err = fail(codes.ImageTooLarge, "the archive is larger than %d bytes", int64(importBytesMax))
 		return false
 	}
 	return true

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/errand-run/errand/api"
+	"github.com/errand-run/errand/api/codes"
 	"github.com/errand-run/errand/cluster/records"
 	errandv1 "github.com/errand-run/errand/messages/errand/v1"
 )
@@ -71,26 +72,26 @@ func TestImages(t *testing.T) {
 	})
 	t.Run("under a bad name are refused", func(t *testing.T) {
 		_, err := upload(&errandv1.ImportImageRequest{Name: "Not A Name"})
-		wantCode(t, err, api.CodeInvalidField)
+		wantCode(t, err, codes.InvalidField)
 	})
 	t.Run("in a message that is too large are refused", func(t *testing.T) {
 		_, err := upload(&errandv1.ImportImageRequest{Data: make([]byte, 3<<20)})
-		wantCode(t, err, api.CodeRequestTooLarge)
+		wantCode(t, err, codes.RequestTooLarge)
 	})
 	t.Run("that are none say so", func(t *testing.T) {
 		stored.err = records.Errorf(records.ClassInvalid, "unexpected EOF")
 		_, err := upload(&errandv1.ImportImageRequest{Data: []byte("x")})
-		wantCode(t, err, api.CodeImageInvalid)
+		wantCode(t, err, codes.ImageInvalid)
 	})
 	t.Run("are not there without containerd", func(t *testing.T) {
 		r := newRig(t)
 		_, err := r.images.List(r.ctx, &errandv1.ListImagesRequest{})
-		wantCode(t, err, api.CodeNoImages)
+		wantCode(t, err, codes.NoImages)
 		stream, err := r.images.Import(r.ctx)
 		if err != nil {
 			t.Fatal(err)
 		}
 		_, err = stream.CloseAndReceive()
-		wantCode(t, err, api.CodeNoImages)
+		wantCode(t, err, codes.NoImages)
 	})
 }

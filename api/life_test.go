@@ -7,7 +7,7 @@ import (
 
 	"google.golang.org/protobuf/types/known/durationpb"
 
-	"github.com/errand-run/errand/api"
+	"github.com/errand-run/errand/api/codes"
 	"github.com/errand-run/errand/cluster/records"
 	recordv1 "github.com/errand-run/errand/messages/errand/record/v1"
 	errandv1 "github.com/errand-run/errand/messages/errand/v1"
@@ -125,7 +125,7 @@ func TestCreateWithAWaitThatIsNone(t *testing.T) {
 	if _, err := r.runs.Create(r.ctx, lifeOf("k", -time.Second)); err == nil {
 		t.Error("a negative wait was taken")
 	} else {
-		wantCode(t, err, api.CodeInvalidField)
+		wantCode(t, err, codes.InvalidField)
 	}
 	// A wait of none is none.
 	response, err := r.runs.Create(r.ctx, lifeOf("k", 0))
@@ -138,5 +138,5 @@ func TestCreateThatWaitsEndsWithARunThatIsDeleted(t *testing.T) {
 	r := newRig(t)
 	id, answer := r.live(lifeOf("k", time.Minute))
 	r.retire(id)
-	wantCode(t, (<-answer).err, api.CodeRunDeleted)
+	wantCode(t, (<-answer).err, codes.RunDeleted)
 }

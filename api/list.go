@@ -8,6 +8,7 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
+	"github.com/errand-run/errand/api/codes"
 	"github.com/errand-run/errand/cluster/records"
 	errandv1 "github.com/errand-run/errand/messages/errand/v1"
 )
@@ -68,7 +69,7 @@ func (s *runService) List(ctx context.Context, request *errandv1.ListRunsRequest
 	filters := wanted.fingerprint()
 	at, err := parseCursor(request.GetPageToken(), filters)
 	if err != nil {
-		return nil, withInfo(CodeInvalidPageToken, fmt.Errorf("page_token: %w", err),
+		return nil, withInfo(codes.InvalidPageToken, fmt.Errorf("page_token: %w", err),
 			[]*errandv1.FieldViolation{{Field: "page_token", Text: err.Error()}})
 	}
 	response := &errandv1.ListRunsResponse{}
@@ -146,7 +147,7 @@ func offerRecord(p *page, result records.OpResult) (taken bool, err error) {
 	}
 	run, err := records.DecodeRun(result.KVs[0])
 	if err != nil {
-		return false, fail(CodeInternal, "%w", err)
+		return false, fail(codes.Internal, "%w", err)
 	}
 	return p.offer(publicRun(run, result.KVs[0])), nil
 }

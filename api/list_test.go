@@ -8,7 +8,7 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
-	"github.com/errand-run/errand/api"
+	"github.com/errand-run/errand/api/codes"
 	recordv1 "github.com/errand-run/errand/messages/errand/record/v1"
 	errandv1 "github.com/errand-run/errand/messages/errand/v1"
 )
@@ -199,9 +199,9 @@ func TestListRefusesBadRequests(t *testing.T) {
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
 			_, err := r.runs.List(r.ctx, c.request)
-			code := api.CodeInvalidField
+			code := codes.InvalidField
 			if c.field == "page_token" {
-				code = api.CodeInvalidPageToken
+				code = codes.InvalidPageToken
 			}
 			wantCode(t, err, code)
 			if !strings.Contains(fmt.Sprint(err), c.field+": ") {

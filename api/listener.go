@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	"github.com/errand-run/errand/api/codes"
 	"github.com/errand-run/errand/cluster/records"
 )
 
@@ -123,7 +124,7 @@ func (h *hub) confirm(ctx context.Context, since int64) error {
 }
 
 func listAgain(format string, args ...any) error {
-	return fail(CodeListAgain, format+": list again, and go on from that list's position", args...)
+	return fail(codes.ListAgain, format+": list again, and go on from that list's position", args...)
 }
 
 // reach is a look at the changes before the window. err is written before ended is

@@ -10,6 +10,7 @@ import (
 	"connectrpc.com/connect"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	"github.com/errand-run/errand/api/codes"
 	"github.com/errand-run/errand/cluster/records"
 	recordv1 "github.com/errand-run/errand/messages/errand/record/v1"
 	errandv1 "github.com/errand-run/errand/messages/errand/v1"
@@ -89,7 +90,7 @@ func (s *runService) Logs(ctx context.Context, request *errandv1.LogsRequest, st
 		attempt = found.run.GetAttempt()
 	}
 	if attempt > found.run.GetAttempt() {
-		return fail(CodeAttemptNotFound, "run %s has no attempt %d: its last is %d", found.run.GetId(), attempt, found.run.GetAttempt())
+		return fail(codes.AttemptNotFound, "run %s has no attempt %d: its last is %d", found.run.GetId(), attempt, found.run.GetAttempt())
 	}
 	l := &logCopy{
 		server: s.Server, stream: stream, known: found, attempt: attempt, follow: request.GetFollow(),
@@ -126,7 +127,7 @@ func (l *logCopy) run(ctx context.Context) error {
 		at := placeOf(l.known.run, l.attempt)
 		if at.placed {
 			if at.node != l.server.config.Node {
-				return fail(CodeLogElsewhere, "the log of run %s is on node %s: ask that node", l.from.Run, at.node)
+				return fail(codes.LogElsewhere, "the log of run %s is on node %s: ask that node", l.from.Run, at.node)
 			}
 			switch done, err := l.copy(ctx, at); {
 			case errors.Is(err, ErrNoLog):
@@ -228,16 +229,16 @@ func recorded(run *recordv1.Run, attempt int32) bool {
 // never have had one: its end was seen by nobody who could have kept one.
 func (l *logCopy) lost(at place) error {
 	if l.from.Offset == 0 && !recorded(l.known.run, l.attempt) {
-		return fail(CodeLogLost, "no output of run %s was recorded: node %s has no log of it, and had no complete one at its end", l.from.Run, at.node)
+		return fail(codes.LogLost, "no output of run %s was recorded: node %s has no log of it, and had no complete one at its end", l.from.Run, at.node)
 	}
-	return fail(CodeLogLost, "nothing is left of the log of run %s: its files are not on node %s any more", l.from.Run, at.node)
+	return fail(codes.LogLost, "nothing is left of the log of run %s: its files are not on node %s any more", l.from.Run, at.node)
 }
 
 func (l *logCopy) readError(ctx context.Context, err error) error {
 	if ended := contextError(ctx); ended != nil {
 		return ended
 	}
-	return fail(CodeLogUnreadable, "read the log of run %s: %w", l.from.Run, err)
+	return fail(codes.LogUnreadable, "read the log of run %s: %w", l.from.Run, err)
 }
 
 func (l *logCopy) send(batch LogBatch) error {

@@ -12,6 +12,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/errand-run/errand/api"
+	"github.com/errand-run/errand/api/codes"
 	recordv1 "github.com/errand-run/errand/messages/errand/record/v1"
 	errandv1 "github.com/errand-run/errand/messages/errand/v1"
 	"github.com/errand-run/errand/nodes/logs"
@@ -312,11 +313,11 @@ func TestLogsOfACommandThatRanAreSaidToBeLostWhenTheirFilesAreGone(t *testing.T)
 	})
 	r.end("r.web.a", recordv1.Status_STATUS_SUCCEEDED, 5)
 	got.rest(messages)
-	wantCode(t, <-ended, api.CodeLogLost)
+	wantCode(t, <-ended, codes.LogLost)
 	for _, request := range []*errandv1.LogsRequest{{}, {Follow: true}, {TailLines: 3}, {Attempt: 1, Offset: got.next}} {
 		request.Id = "r.web.a"
 		read, err := r.logs(request)
-		wantCode(t, err, api.CodeLogLost)
+		wantCode(t, err, codes.LogLost)
 		if err == nil || !strings.Contains(err.Error(), "its files are not on node n1 any more") || read != nil && read.end != nil {
 			t.Errorf("%v: %+v, %v", request, read, err)
 		}
@@ -333,7 +334,7 @@ func TestLogsOfACommandThatEndedBeforeItsOutputWasRecordedSaySo(t *testing.T) {
 	r.end("r.web.a", recordv1.Status_STATUS_FAILED, 5)
 	for _, follow := range []bool{false, true} {
 		_, err := r.logs(&errandv1.LogsRequest{Id: "r.web.a", Follow: follow})
-		wantCode(t, err, api.CodeLogLost)
+		wantCode(t, err, codes.LogLost)
 		if err == nil || !strings.Contains(err.Error(), "no output of run r.web.a was recorded") {
 			t.Errorf("follow %t: %v", follow, err)
 		}
@@ -367,7 +368,7 @@ func TestLogsOfAnEarlierAttempt(t *testing.T) {
 		t.Errorf("got %+v, %v", got, err)
 	}
 	_, err = r.logs(&errandv1.LogsRequest{Id: "r.web.a", Attempt: 3})
-	wantCode(t, err, api.CodeAttemptNotFound)
+	wantCode(t, err, codes.AttemptNotFound)
 }
 
 func TestLogsOfAnotherNodeNameIt(t *testing.T) {
@@ -375,7 +376,7 @@ func TestLogsOfAnotherNodeNameIt(t *testing.T) {
 	r.put("r.web.a", placed("n7", 1))
 	for _, follow := range []bool{false, true} {
 		_, err := r.logs(&errandv1.LogsRequest{Id: "r.web.a", Follow: follow})
-		wantCode(t, err, api.CodeLogElsewhere)
+		wantCode(t, err, codes.LogElsewhere)
 		if err == nil || !strings.Contains(err.Error(), "node n7") {
 			t.Errorf("text: %v", err)
 		}
@@ -398,7 +399,7 @@ func TestLogsRefuseBadRequests(t *testing.T) {
 			t.Errorf("%s: taken", name)
 			continue
 		}
-		wantCode(t, err, api.CodeInvalidField)
+		wantCode(t, err, codes.InvalidField)
 	}
 }
 
@@ -424,6 +425,6 @@ func TestLogsThatCanNotBeReadSaySo(t *testing.T) {
 	r.put("r.web.a", placed("n1", 1))
 	for _, follow := range []bool{false, true} {
 		_, err := r.logs(&errandv1.LogsRequest{Id: "r.web.a", Follow: follow})
-		wantCode(t, err, api.CodeLogUnreadable)
+		wantCode(t, err, codes.LogUnreadable)
 	}
 }

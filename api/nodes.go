@@ -3,6 +3,7 @@ package api
 import (
 	"context"
 
+	"github.com/errand-run/errand/api/codes"
 	"github.com/errand-run/errand/cluster/records"
 	recordv1 "github.com/errand-run/errand/messages/errand/record/v1"
 	errandv1 "github.com/errand-run/errand/messages/errand/v1"
@@ -37,7 +38,7 @@ func (s *nodeService) List(ctx context.Context, _ *errandv1.ListNodesRequest) (*
 	for i, kv := range sessions {
 		session := &recordv1.NodeSession{}
 		if err := records.Decode(kv, session); err != nil {
-			return nil, fail(CodeInternal, "%w", err)
+			return nil, fail(codes.Internal, "%w", err)
 		}
 		name := records.LastPart(kv.Key)
 		response.Nodes = append(response.Nodes, publicNode(name, session, draining[name], counted[i].Count))
@@ -56,11 +57,11 @@ func (s *nodeService) Get(ctx context.Context, request *errandv1.GetNodeRequest)
 		return nil, err
 	}
 	if len(results[0].KVs) == 0 {
-		return nil, fail(CodeNodeNotFound, "no node %s is registered", name)
+		return nil, fail(codes.NodeNotFound, "no node %s is registered", name)
 	}
 	session := &recordv1.NodeSession{}
 	if err := records.Decode(results[0].KVs[0], session); err != nil {
-		return nil, fail(CodeInternal, "%w", err)
+		return nil, fail(codes.Internal, "%w", err)
 	}
 	response := &errandv1.GetNodeResponse{Node: publicNode(name, session, len(results[1].KVs) > 0, results[2].Count)}
 	s.describeNode(ctx, response.GetNode())

@@ -3,7 +3,7 @@ package api_test
 import (
 	"testing"
 
-	"github.com/errand-run/errand/api"
+	"github.com/errand-run/errand/api/codes"
 	"github.com/errand-run/errand/cluster/records"
 	recordv1 "github.com/errand-run/errand/messages/errand/record/v1"
 	errandv1 "github.com/errand-run/errand/messages/errand/v1"
@@ -34,7 +34,7 @@ func TestNodes(t *testing.T) {
 		t.Errorf("n10: %v, %v", got, err)
 	}
 	_, err = r.nodes.Get(r.ctx, &errandv1.GetNodeRequest{Id: "n2"})
-	wantCode(t, err, api.CodeNodeNotFound)
+	wantCode(t, err, codes.NodeNotFound)
 	_, err = r.nodes.Get(r.ctx, &errandv1.GetNodeRequest{Id: "../n1"})
-	wantCode(t, err, api.CodeInvalidField)
+	wantCode(t, err, codes.InvalidField)
 }

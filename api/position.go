@@ -6,6 +6,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/errand-run/errand/api/codes"
 	"github.com/errand-run/errand/cluster/records"
 	recordv1 "github.com/errand-run/errand/messages/errand/record/v1"
 )
@@ -64,7 +65,7 @@ func (s *Server) now(ctx context.Context) (position, error) {
 	cluster := &recordv1.Cluster{}
 	if kv, found := result.First(0); found {
 		if err := records.Decode(kv, cluster); err != nil {
-			return position{}, fail(CodeInternal, "%w", err)
+			return position{}, fail(codes.Internal, "%w", err)
 		}
 	}
 	id := strings.ToLower(cluster.GetId())

@@ -7,6 +7,7 @@ import (
 	"connectrpc.com/connect"
 
 	"github.com/errand-run/errand/api"
+	"github.com/errand-run/errand/api/codes"
 	"github.com/errand-run/errand/cluster/records"
 	errandv1 "github.com/errand-run/errand/messages/errand/v1"
 )
@@ -54,15 +55,15 @@ func TestPullOfAnImage(t *testing.T) {
 	} {
 		t.Run(name+" is refused", func(t *testing.T) {
 			_, err := pull(request)
-			wantCode(t, err, api.CodeInvalidField)
+			wantCode(t, err, codes.InvalidField)
 			if strings.Contains(err.Error(), "hunter2") {
 				t.Errorf("the error repeats the secret: %v", err)
 			}
 		})
 	}
-	for class, code := range map[records.Class]api.Code{
-		records.ClassNotFound: api.CodeImageNotFound, records.ClassUnavailable: api.CodeImagePull,
-		records.ClassInvalid: api.CodeInvalidField, records.ClassDeadline: api.CodeDeadline,
+	for class, code := range map[records.Class]codes.Code{
+		records.ClassNotFound: codes.ImageNotFound, records.ClassUnavailable: codes.ImagePull,
+		records.ClassInvalid: codes.InvalidField, records.ClassDeadline: codes.Deadline,
 	} {
 		t.Run("that fails says "+string(code), func(t *testing.T) {
 			stored.err = records.Errorf(class, "the registry says no")
@@ -81,12 +82,12 @@ func TestRemoveOfAnImage(t *testing.T) {
 	}
 	stored.err = records.Errorf(records.ClassConflict, "a sandbox is made of it")
 	_, err = r.images.Remove(r.ctx, &errandv1.RemoveImageRequest{Name: "x"})
-	wantCode(t, err, api.CodeImageInUse)
+	wantCode(t, err, codes.ImageInUse)
 	_, err = r.images.Remove(r.ctx, &errandv1.RemoveImageRequest{})
-	wantCode(t, err, api.CodeInvalidField)
+	wantCode(t, err, codes.InvalidField)
 	none := newRig(t)
 	_, err = none.images.Remove(none.ctx, &errandv1.RemoveImageRequest{Name: "x"})
-	wantCode(t, err, api.CodeNoImages)
+	wantCode(t, err, codes.NoImages)
 	stream, err := none.images.Pull(none.ctx, &errandv1.PullImageRequest{Name: "x"})
 	if err == nil {
 		stream.Receive()

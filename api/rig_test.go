@@ -19,6 +19,7 @@ import (
 
 	"github.com/errand-run/errand/actors"
 	"github.com/errand-run/errand/api"
+	"github.com/errand-run/errand/api/codes"
 	"github.com/errand-run/errand/api/nodelogs"
 	"github.com/errand-run/errand/cluster/records"
 	actorv1 "github.com/errand-run/errand/messages/errand/actor/v1"
@@ -358,24 +359,24 @@ func withToken(request *http.Request) { request.Header.Set("Authorization", "Bea
 
 // wantCode fails the test unless the error has a stable code and the Connect code
 // that the table gives it.
-func wantCode(t testing.TB, err error, want api.Code) {
+func wantCode(t testing.TB, err error, want codes.Code) {
 	t.Helper()
 	var made *connect.Error
 	if !errors.As(err, &made) {
 		t.Errorf("got %v, want %s", err, want)
 		return
 	}
-	var got api.Code
+	var got codes.Code
 	for _, detail := range made.Details() {
 		if value, err := detail.Value(); err == nil {
 			if info, ok := value.(*errandv1.ErrorInfo); ok {
-				got = api.Code(info.GetCode())
+				got = codes.Code(info.GetCode())
 			}
 		}
 	}
-	for _, line := range api.Codes() {
-		if line.Code == want && (got != want || made.Code() != line.Connect) {
-			t.Errorf("got %s %s (%v), want %s %s", made.Code(), got, err, line.Connect, want)
+	for _, line := range codes.All() {
+		if line.Code == want && (got != want || made.Code() != line.Class) {
+			t.Errorf("got %s %s (%v), want %s %s", made.Code(), got, err, line.Class, want)
 		}
 	}
 }

@@ -9,7 +9,7 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
-	"github.com/errand-run/errand/api"
+	"github.com/errand-run/errand/api/codes"
 	"github.com/errand-run/errand/cluster/records"
 	actorv1 "github.com/errand-run/errand/messages/errand/actor/v1"
 	recordv1 "github.com/errand-run/errand/messages/errand/record/v1"
@@ -53,7 +53,7 @@ func TestCreateWithTheSameKey(t *testing.T) {
 	})
 	t.Run("and another body is a conflict", func(t *testing.T) {
 		_, err := r.runs.Create(r.ctx, &errandv1.CreateRunRequest{IdempotencyKey: "k1", Spec: &errandv1.RunSpec{Command: []string{"false"}}})
-		wantCode(t, err, api.CodeIdempotencyConflict)
+		wantCode(t, err, codes.IdempotencyConflict)
 	})
 	t.Run("in another app gives another run", func(t *testing.T) {
 		other := r.create(func(request *errandv1.CreateRunRequest) { request.IdempotencyKey, request.App = "k1", "other" })
@@ -64,7 +64,7 @@ func TestCreateWithTheSameKey(t *testing.T) {
 	t.Run("after the run was deleted is refused", func(t *testing.T) {
 		r.retire(first.GetRun().GetId())
 		_, err := r.runs.Create(r.ctx, &errandv1.CreateRunRequest{IdempotencyKey: "k1", Spec: &errandv1.RunSpec{Command: []string{"true"}}})
-		wantCode(t, err, api.CodeRunDeleted)
+		wantCode(t, err, codes.RunDeleted)
 	})
 }
 
@@ -95,14 +95,14 @@ func TestCreateWhoseOutcomeIsUnknown(t *testing.T) {
 		landed bool
 		lost   int
 		key    string
-		want   api.Code
+		want   codes.Code
 	}{
 		{"landed, with a key", true, 1, "k", ""},
 		{"landed, without a key", true, 1, "", ""},
 		{"not landed, with a key", false, 2, "k", ""},
 		{"not landed, without a key", false, 2, "", ""},
-		{"never known, with a key", true, 99, "k", api.CodeOutcomeUnknown},
-		{"never known, without a key", false, 99, "", api.CodeOutcomeUnknown},
+		{"never known, with a key", true, 99, "k", codes.OutcomeUnknown},
+		{"never known, without a key", false, 99, "", codes.OutcomeUnknown},
 	}
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
@@ -150,7 +150,7 @@ func TestCreateThatIsRefusedAfterItsOutcomeWasUnknownIsUnknown(t *testing.T) {
 		return records.Result{}, records.Errorf(records.ClassUnavailable, "too many requests")
 	}
 	_, err := r.runs.Create(r.ctx, &errandv1.CreateRunRequest{Spec: &errandv1.RunSpec{Command: []string{"true"}}})
-	wantCode(t, err, api.CodeOutcomeUnknown)
+	wantCode(t, err, codes.OutcomeUnknown)
 }
 
 func TestCreateWhileTheStoreIsAway(t *testing.T) {
@@ -159,7 +159,7 @@ func TestCreateWhileTheStoreIsAway(t *testing.T) {
 		return records.Result{}, records.Errorf(records.ClassUnavailable, "no leader")
 	}
 	_, err := r.runs.Create(r.ctx, &errandv1.CreateRunRequest{Spec: &errandv1.RunSpec{Command: []string{"true"}}})
-	wantCode(t, err, api.CodeStoreUnavailable)
+	wantCode(t, err, codes.StoreUnavailable)
 	if r.store.count.Load() != 1 || r.router.wakes() != 0 {
 		t.Errorf("%d transactions, %d wakes", r.store.count.Load(), r.router.wakes())
 	}
@@ -197,7 +197,7 @@ func TestGetByIDAndPrefix(t *testing.T) {
 	r.retire("r.web.dead")
 	cases := []struct {
 		text, want string
-		code       api.Code
+		code       codes.Code
 	}{
 		{text: a, want: a},
 		{text: "r.web.aac", want: b},
@@ -212,22 +212,22 @@ func TestGetByIDAndPrefix(t *testing.T) {
 		{text: inner, want: inner},
 		{text: "t.web.report.17", want: tick},
 		{text: "t.web.rep", want: tick},
-		{text: "r.web.aa", code: api.CodeRunAmbiguous},
-		{text: "aa", code: api.CodeRunAmbiguous},
-		{text: "r", code: api.CodeRunAmbiguous},
+		{text: "r.web.aa", code: codes.RunAmbiguous},
+		{text: "aa", code: codes.RunAmbiguous},
+		{text: "r", code: codes.RunAmbiguous},
 		{text: "k", want: c},
 		{text: "t", want: tick},
-		{text: "r.", code: api.CodeRunAmbiguous},
-		{text: "r.web.zzz", code: api.CodeRunNotFound},
-		{text: "zzz", code: api.CodeRunNotFound},
-		{text: "r.nope.a", code: api.CodeRunNotFound},
-		{text: "z.web.a", code: api.CodeRunNotFound},
-		{text: "r..a", code: api.CodeRunNotFound},
-		{text: "r.web.dead", code: api.CodeRunDeleted},
-		{text: "", code: api.CodeInvalidField},
-		{text: "R.WEB.A", code: api.CodeInvalidField},
-		{text: "r.web.a/../b", code: api.CodeInvalidField},
-		{text: strings.Repeat("a", 193), code: api.CodeInvalidField},
+		{text: "r.", code: codes.RunAmbiguous},
+		{text: "r.web.zzz", code: codes.RunNotFound},
+		{text: "zzz", code: codes.RunNotFound},
+		{text: "r.nope.a", code: codes.RunNotFound},
+		{text: "z.web.a", code: codes.RunNotFound},
+		{text: "r..a", code: codes.RunNotFound},
+		{text: "r.web.dead", code: codes.RunDeleted},
+		{text: "", code: codes.InvalidField},
+		{text: "R.WEB.A", code: codes.InvalidField},
+		{text: "r.web.a/../b", code: codes.InvalidField},
+		{text: strings.Repeat("a", 193), code: codes.InvalidField},
 	}
 	for _, c := range cases {
 		t.Run(c.text, func(t *testing.T) {
@@ -235,7 +235,7 @@ func TestGetByIDAndPrefix(t *testing.T) {
 			switch {
 			case c.code != "":
 				wantCode(t, err, c.code)
-				if c.code == api.CodeRunAmbiguous && !strings.Contains(err.Error(), "r.web.aa") {
+				if c.code == codes.RunAmbiguous && !strings.Contains(err.Error(), "r.web.aa") {
 					t.Errorf("names no candidate: %v", err)
 				}
 			case err != nil || response.GetRun().GetId() != c.want:
@@ -275,36 +275,36 @@ func TestCancel(t *testing.T) {
 	t.Run("by what can not be shown", func(t *testing.T) {
 		for _, by := range []string{"ann\x1b[31m", "ann\n", strings.Repeat("a", 129)} {
 			_, err := r.runs.Cancel(r.ctx, &errandv1.CancelRunRequest{Id: "r.web.abc", By: by})
-			wantCode(t, err, api.CodeInvalidField)
+			wantCode(t, err, codes.InvalidField)
 		}
 	})
 	t.Run("of a run that has ended names its status", func(t *testing.T) {
 		r.end("r.web.abc", recordv1.Status_STATUS_TIMED_OUT, 5)
 		_, err := r.runs.Cancel(r.ctx, &errandv1.CancelRunRequest{Id: "r.web.abc"})
-		wantCode(t, err, api.CodeRunTerminal)
+		wantCode(t, err, codes.RunTerminal)
 		if !strings.Contains(fmt.Sprint(err), "TIMED_OUT") {
 			t.Errorf("text: %v", err)
 		}
 	})
 	t.Run("of no run", func(t *testing.T) {
 		_, err := r.runs.Cancel(r.ctx, &errandv1.CancelRunRequest{Id: "r.web.zzz"})
-		wantCode(t, err, api.CodeRunNotFound)
+		wantCode(t, err, codes.RunNotFound)
 	})
 	t.Run("whose outcome is unknown", func(t *testing.T) {
 		r.router.ask = func(proto.Message) (proto.Message, error) {
 			return &actorv1.Canceled{Outcome: actorv1.Canceled_OUTCOME_UNKNOWN}, nil
 		}
 		_, err := r.runs.Cancel(r.ctx, &errandv1.CancelRunRequest{Id: "r.web.abc"})
-		wantCode(t, err, api.CodeOutcomeUnknown)
+		wantCode(t, err, codes.OutcomeUnknown)
 	})
 	t.Run("that nobody answers", func(t *testing.T) {
 		r.router.ask = func(proto.Message) (proto.Message, error) { return nil, context.DeadlineExceeded }
 		_, err := r.runs.Cancel(r.ctx, &errandv1.CancelRunRequest{Id: "r.web.abc"})
-		wantCode(t, err, api.CodeOutcomeUnknown)
+		wantCode(t, err, codes.OutcomeUnknown)
 	})
 	t.Run("that is answered by something else", func(t *testing.T) {
 		r.router.ask = func(proto.Message) (proto.Message, error) { return &actorv1.Awake{}, nil }
 		_, err := r.runs.Cancel(r.ctx, &errandv1.CancelRunRequest{Id: "r.web.abc"})
-		wantCode(t, err, api.CodeInternal)
+		wantCode(t, err, codes.Internal)
 	})
 }

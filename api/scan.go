@@ -5,6 +5,7 @@ import (
 	"strings"
 	"sync"
 
+	"github.com/errand-run/errand/api/codes"
 	"github.com/errand-run/errand/cluster/records"
 )
 
@@ -28,7 +29,7 @@ func (s *Server) read(ctx context.Context, doing string, ops []records.Op) ([]re
 			return nil, storeError(ctx, doing, err)
 		}
 		if len(result.Responses) != n {
-			return nil, fail(CodeInternal, "%s: the store answered %d of %d reads", doing, len(result.Responses), n)
+			return nil, fail(codes.Internal, "%s: the store answered %d of %d reads", doing, len(result.Responses), n)
 		}
 		results, ops = append(results, result.Responses...), ops[n:]
 	}
@@ -109,14 +110,14 @@ func (s *Server) apps(ctx context.Context, doing string, sections []section) ([]
 			rest := strings.TrimPrefix(results[i][0].Key, w.prefix)
 			end := strings.IndexByte(rest, w.sep)
 			if end < 0 {
-				return nil, fail(CodeInternal, "%s: a key below %s names no app", doing, w.prefix)
+				return nil, fail(codes.Internal, "%s: a key below %s names no app", doing, w.prefix)
 			}
 			parts = append(parts, appPart{app: rest[:end], prefix: w.prefix + rest[:end+1]})
 			w.from = w.prefix + rest[:end] + string(w.sep+1)
 			going = append(going, w)
 		}
 		if len(parts) > appsMax {
-			return nil, fail(CodeTooManyApps, "%s: there are more than %d apps to search: name the app", doing, appsMax)
+			return nil, fail(codes.TooManyApps, "%s: there are more than %d apps to search: name the app", doing, appsMax)
 		}
 		walks = going
 	}

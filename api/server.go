@@ -17,6 +17,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"go.uber.org/zap"
 
+	"github.com/errand-run/errand/api/codes"
 	"github.com/errand-run/errand/cluster/records"
 	"github.com/errand-run/errand/messages/errand/v1/errandv1connect"
 )
@@ -185,7 +186,7 @@ func profiles() http.Handler {
 }
 
 // Serve answers on the listener, which it closes, until the context ends. It then
-// ends open streams with CodeNodeStopping and connections that have sent no whole
+// ends open streams with codes.NodeStopping and connections that have sent no whole
 // request, waits for calls under way up to Config.StopTimeout, cuts what is left and
 // returns nil. A server serves once.
 func (s *Server) Serve(ctx context.Context, listener net.Listener) error {
@@ -247,7 +248,7 @@ func (s *Server) callContext(ctx context.Context) (context.Context, context.Canc
 func (s *Server) recovered(_ context.Context, spec connect.Spec, _ http.Header, reason any) error {
 	s.config.Log.Error("a call panicked", zap.String("procedure", spec.Procedure),
 		zap.String("panic", fmt.Sprint(reason)), zap.ByteString("stack", debug.Stack()))
-	return fail(CodeInternal, "a fault of Errand, which its log describes")
+	return fail(codes.Internal, "a fault of Errand, which its log describes")
 }
 
 func (s *Server) nowMs() int64 { return s.config.Now().UnixMilli() }

@@ -11,6 +11,7 @@ import (
 	"connectrpc.com/connect"
 
 	"github.com/errand-run/errand/api"
+	"github.com/errand-run/errand/api/codes"
 	"github.com/errand-run/errand/cluster/records"
 	recordv1 "github.com/errand-run/errand/messages/errand/record/v1"
 	errandv1 "github.com/errand-run/errand/messages/errand/v1"
@@ -50,16 +51,16 @@ func TestEveryProtocolIsSpokenOnOnePort(t *testing.T) {
 				t.Errorf("watch: %v, %v", err, stream.Err())
 			}
 			_, err = runs.Get(r.ctx, &errandv1.GetRunRequest{Id: "r.web.nope"})
-			wantCode(t, err, api.CodeRunNotFound)
+			wantCode(t, err, codes.RunNotFound)
 			runs, _, _ = clients(c.client, r.url, "wrong", c.options...)
 			_, err = runs.Get(r.ctx, &errandv1.GetRunRequest{Id: "r.web.a"})
-			wantCode(t, err, api.CodeUnauthenticated)
+			wantCode(t, err, codes.Unauthenticated)
 			stream, err = runs.Watch(r.ctx, &errandv1.WatchRunRequest{Id: "r.web.a"})
 			if err == nil {
 				stream.Receive()
 				err = stream.Err()
 			}
-			wantCode(t, err, api.CodeUnauthenticated)
+			wantCode(t, err, codes.Unauthenticated)
 		})
 	}
 	status, body := r.post(createPath, `{"app":"web","spec":{"driver":"null","timeout":"90s"}}`, withToken)
@@ -89,7 +90,7 @@ func TestAnEnvironmentOf10MegabytesIsRefusedByItsName(t *testing.T) {
 	_, err := r.runs.Create(r.ctx, &errandv1.CreateRunRequest{Spec: &errandv1.RunSpec{
 		Command: []string{"true"}, Env: map[string]string{"BIG": strings.Repeat("x", 10<<20)},
 	}})
-	wantCode(t, err, api.CodeInvalidField)
+	wantCode(t, err, codes.InvalidField)
 	if err == nil || !strings.Contains(err.Error(), `spec.env["BIG"]`) || len(err.Error()) > 1000 {
 		t.Errorf("text: %.200s", err)
 	}
@@ -120,13 +121,13 @@ func TestARequestThatIsTooLargeIsRefusedWithItsCode(t *testing.T) {
 			defer cancel()
 			runs, _, _ := clients(c.client, r.url, testToken, c.options...)
 			_, err := runs.Create(ctx, &errandv1.CreateRunRequest{Name: tooLarge})
-			wantCode(t, err, api.CodeRequestTooLarge)
+			wantCode(t, err, codes.RequestTooLarge)
 			stream, err := runs.Watch(ctx, &errandv1.WatchRunRequest{Id: tooLarge})
 			if err == nil {
 				stream.Receive()
 				err = stream.Err()
 			}
-			wantCode(t, err, api.CodeRequestTooLarge)
+			wantCode(t, err, codes.RequestTooLarge)
 			if _, err := runs.List(ctx, &errandv1.ListRunsRequest{}); err != nil {
 				t.Errorf("afterwards: %v", err)
 			}
@@ -192,11 +193,11 @@ func TestStoppingEndsStreamsAndSaysSo(t *testing.T) {
 	began := time.Now()
 	r.stop()
 	for range 3 {
-		wantCode(t, <-ends, api.CodeNodeStopping)
+		wantCode(t, <-ends, codes.NodeStopping)
 	}
 	for watch.Receive() {
 	}
-	wantCode(t, watch.Err(), api.CodeNodeStopping)
+	wantCode(t, watch.Err(), codes.NodeStopping)
 	r.http.CloseIdleConnections()
 	if err := <-r.served; err != nil {
 		t.Error(err)
@@ -256,11 +257,11 @@ func TestAPanicIsAnInternalErrorOfOneCall(t *testing.T) {
 	r := newRig(t)
 	r.store.do = func(context.Context, records.Txn) (records.Result, error) { panic("secret of the store") }
 	_, err := r.runs.Get(r.ctx, &errandv1.GetRunRequest{Id: "r.web.a"})
-	wantCode(t, err, api.CodeInternal)
+	wantCode(t, err, codes.Internal)
 	if strings.Contains(err.Error(), "secret") {
 		t.Errorf("text: %v", err)
 	}
 	r.store.do = nil
 	_, err = r.runs.Get(r.ctx, &errandv1.GetRunRequest{Id: "r.web.a"})
-	wantCode(t, err, api.CodeRunNotFound)
+	wantCode(t, err, codes.RunNotFound)
 }

@@ -7,6 +7,7 @@ import (
 
 	"connectrpc.com/connect"
 
+	"github.com/errand-run/errand/api/codes"
 	"github.com/errand-run/errand/cluster/records"
 	errandv1 "github.com/errand-run/errand/messages/errand/v1"
 )
@@ -139,11 +140,11 @@ func (w *runWatch) next(ctx context.Context) (foundRun, error) {
 			}
 			run, err := records.DecodeRun(kv)
 			if err != nil {
-				return foundRun{}, fail(CodeInternal, "%w", err)
+				return foundRun{}, fail(codes.Internal, "%w", err)
 			}
 			return foundRun{run: run, at: kv}, nil
 		case deleted:
-			return foundRun{}, fail(CodeRunDeleted, "run %s was deleted", w.id)
+			return foundRun{}, fail(codes.RunDeleted, "run %s was deleted", w.id)
 		}
 	}
 }

@@ -8,7 +8,7 @@ import (
 
 	"google.golang.org/protobuf/types/known/durationpb"
 
-	"github.com/errand-run/errand/api"
+	"github.com/errand-run/errand/api/codes"
 	recordv1 "github.com/errand-run/errand/messages/errand/record/v1"
 	errandv1 "github.com/errand-run/errand/messages/errand/v1"
 )
@@ -56,7 +56,7 @@ func TestWatchOfADeletedRunEnds(t *testing.T) {
 	r.retire("r.web.a")
 	for stream.Receive() {
 	}
-	wantCode(t, stream.Err(), api.CodeRunDeleted)
+	wantCode(t, stream.Err(), codes.RunDeleted)
 }
 
 func TestWait(t *testing.T) {
@@ -76,7 +76,7 @@ func TestWait(t *testing.T) {
 	})
 	t.Run("refuses a negative timeout", func(t *testing.T) {
 		_, err := r.runs.Wait(r.ctx, &errandv1.WaitRunRequest{Id: "r.web.a", Timeout: durationpb.New(-time.Second)})
-		wantCode(t, err, api.CodeInvalidField)
+		wantCode(t, err, codes.InvalidField)
 	})
 	t.Run("of a caller with a deadline of its own says so", func(t *testing.T) {
 		ctx, cancel := context.WithTimeout(r.ctx, 50*time.Millisecond)

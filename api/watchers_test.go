@@ -9,7 +9,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/errand-run/errand/api"
+	"github.com/errand-run/errand/api/codes"
 	"github.com/errand-run/errand/cluster/store"
 	recordv1 "github.com/errand-run/errand/messages/errand/record/v1"
 	errandv1 "github.com/errand-run/errand/messages/errand/v1"
@@ -125,10 +125,10 @@ func TestASlowReaderHoldsNobodyUpAndIsToldToListAgain(t *testing.T) {
 			slow.position = position
 		}
 	}
-	wantCode(t, slow.stream.Err(), api.CodeListAgain)
+	wantCode(t, slow.stream.Err(), codes.ListAgain)
 	if told == 0 || told > changes/2 {
 		t.Errorf("the slow reader was told %d of %d changes", told, changes)
 	}
-	wantCode(t, r.refused(slow.position), api.CodeListAgain)
-	wantCode(t, r.another(nil).refused(slow.position), api.CodeListAgain)
+	wantCode(t, r.refused(slow.position), codes.ListAgain)
+	wantCode(t, r.another(nil).refused(slow.position), codes.ListAgain)
 }

@@ -18,6 +18,7 @@ import (
 	"go.uber.org/zap/zaptest/observer"
 
 	"github.com/errand-run/errand/api/client"
+	"github.com/errand-run/errand/api/codes"
 	"github.com/errand-run/errand/boot"
 	errandv1 "github.com/errand-run/errand/messages/errand/v1"
 )
@@ -345,7 +346,7 @@ func TestTokenIsWantedOfOthersAndNotOfTheNodesOwnClient(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer stranger.Close()
-	if _, err := stranger.Nodes(within(t, time.Minute)); client.CodeOf(err) != client.CodeUnauthenticated {
+	if _, err := stranger.Nodes(within(t, time.Minute)); client.CodeOf(err) != codes.Unauthenticated {
 		t.Errorf("without a token: %v", err)
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"go.uber.org/fx"
 
 	"github.com/errand-run/errand/api/client"
+	"github.com/errand-run/errand/api/codes"
 	"github.com/errand-run/errand/boot"
 	errandv1 "github.com/errand-run/errand/messages/errand/v1"
 	"github.com/errand-run/errand/nodes/sandbox"
@@ -66,7 +67,7 @@ func TestExecGoesThroughTheClientOfTheProcess(t *testing.T) {
 			if test.open && (err != nil || exited.GetCode() != 9 || stdout.String() != "WORDS") {
 				t.Errorf("exec: %v, %v, stdout %q", exited, err, stdout.String())
 			}
-			if !test.open && client.CodeOf(err) != client.CodeNotSupported {
+			if !test.open && client.CodeOf(err) != codes.NotSupported {
 				t.Errorf("exec: %v", err)
 			}
 			if _, err := c.Cancel(ctx, &errandv1.CancelRunRequest{Id: run.GetId(), Force: true}); err != nil {

@@ -17,6 +17,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/errand-run/errand/api/client"
+	"github.com/errand-run/errand/api/codes"
 	"github.com/errand-run/errand/boot"
 	errandv1 "github.com/errand-run/errand/messages/errand/v1"
 )
@@ -263,7 +264,7 @@ func TestTwoNodesInOneProcessKnowNothingOfEachOther(t *testing.T) {
 	second := newHost(config).start(t)
 	run := first.run(t, "exit=1")
 	second.run(t, "exit=2")
-	if _, err := second.node.Client().Get(within(t, time.Minute), run.GetId()); client.CodeOf(err) != client.CodeRunNotFound {
+	if _, err := second.node.Client().Get(within(t, time.Minute), run.GetId()); client.CodeOf(err) != codes.RunNotFound {
 		t.Errorf("the second knows the first's run: %v", err)
 	}
 	first.stop(t)

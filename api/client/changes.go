@@ -13,7 +13,7 @@ import (
 // so that nothing is missed in between, or from now on without one. Each answer has the
 // position after it, and some have nothing else. Over a connection that breaks and a
 // node that restarts it goes on from there: no change is missed, and none comes twice.
-// Where that can not be promised any more the error is CodeListAgain; then List, and go
+// Where that can not be promised any more the error is codes.ListAgain; then List, and go
 // on from its position. An error is the last element. The reading ends with the loop.
 func (c *Client) Changes(ctx context.Context, request *errandv1.RunChangesRequest) iter.Seq2[*errandv1.RunChangesResponse, error] {
 	return func(yield func(*errandv1.RunChangesResponse, error) bool) {

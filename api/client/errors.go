@@ -10,59 +10,8 @@ import (
 
 	"connectrpc.com/connect"
 
+	"github.com/errand-run/errand/api/codes"
 	errandv1 "github.com/errand-run/errand/messages/errand/v1"
-)
-
-// Code is the stable word for why a call failed. Words are never changed or reused.
-type Code string
-
-// The codes of the API. docs/api.md says what each means.
-const (
-	CodeInvalidField        Code = "INVALID_FIELD"
-	CodeRequestTooLarge     Code = "REQUEST_TOO_LARGE"
-	CodeInvalidPageToken    Code = "INVALID_PAGE_TOKEN"
-	CodeIdempotencyConflict Code = "IDEMPOTENCY_CONFLICT"
-	CodeRunDeleted          Code = "RUN_DELETED"
-	CodeRunNotFound         Code = "RUN_NOT_FOUND"
-	CodeRunAmbiguous        Code = "RUN_AMBIGUOUS"
-	CodeRunTerminal         Code = "RUN_TERMINAL"
-	CodeAttemptNotFound     Code = "ATTEMPT_NOT_FOUND"
-	CodeRunNotRunning       Code = "RUN_NOT_RUNNING"
-	CodeRunElsewhere        Code = "RUN_ELSEWHERE"
-	CodeNotSupported        Code = "NOT_SUPPORTED"
-	CodeFileNotFound        Code = "FILE_NOT_FOUND"
-	CodeFileUnreadable      Code = "FILE_UNREADABLE"
-	CodeLogElsewhere        Code = "LOG_ELSEWHERE"
-	CodeLogUnreadable       Code = "LOG_UNREADABLE"
-	CodeLogLost             Code = "LOG_LOST"
-	CodeListAgain           Code = "LIST_AGAIN"
-	CodeNodeNotFound        Code = "NODE_NOT_FOUND"
-	CodeNodeStopping        Code = "NODE_STOPPING"
-	CodeNoImages            Code = "NO_IMAGES"
-	CodeImageInvalid        Code = "IMAGE_INVALID"
-	CodeImageTooLarge       Code = "IMAGE_TOO_LARGE"
-	CodeImageNotFound       Code = "IMAGE_NOT_FOUND"
-	CodeImageInUse          Code = "IMAGE_IN_USE"
-	CodeImagePull           Code = "IMAGE_PULL"
-	CodeTooManyApps         Code = "TOO_MANY_APPS"
-	CodeTooManyStreams      Code = "TOO_MANY_STREAMS"
-	CodeOutcomeUnknown      Code = "OUTCOME_UNKNOWN"
-	CodeStoreUnavailable    Code = "STORE_UNAVAILABLE"
-	CodeStoreConflict       Code = "STORE_CONFLICT"
-	CodeDeadline            Code = "DEADLINE"
-	CodeUnauthenticated     Code = "UNAUTHENTICATED"
-	CodeForeignOrigin       Code = "FOREIGN_ORIGIN"
-	CodeInternal            Code = "INTERNAL"
-)
-
-// The codes of the client's own side.
-const (
-	// CodeUnreachable means that no node answered, or not to the end.
-	CodeUnreachable Code = "UNREACHABLE"
-	// CodeNotANode means that what answered is no node of Errand.
-	CodeNotANode Code = "NOT_A_NODE"
-	// CodeArchive means that the archive of an image could not be read.
-	CodeArchive Code = "ARCHIVE"
 )
 
 // Error is why a call failed, unless its context ended. It never holds a token or the
@@ -71,12 +20,12 @@ type Error struct {
 	// Op is what failed, as in "get run k.shop.4tq".
 	Op string
 	// Code is the stable word. An API that sends none has that of Class.
-	Code Code
+	Code codes.Code
 	// Class is the code that the error travelled under; 0 when none did.
 	Class connect.Code
 	// Message says it in a sentence for people.
 	Message string
-	// Fields are the faults of the request, with CodeInvalidField.
+	// Fields are the faults of the request, with codes.InvalidField.
 	Fields []*errandv1.FieldViolation
 
 	cause error
@@ -89,7 +38,7 @@ func (e *Error) Error() string { return e.Op + ": " + e.Message }
 func (e *Error) Unwrap() error { return e.cause }
 
 // CodeOf returns the code of an error of this package, "" for any other.
-func CodeOf(err error) Code {
+func CodeOf(err error) codes.Code {
 	var failed *Error
 	if errors.As(err, &failed) {
 		return failed.Code
@@ -100,10 +49,10 @@ func CodeOf(err error) Code {
 // failure says what an error of a call means.
 func (c *Client) failure(op string, err error) *Error {
 	class := connect.CodeOf(err)
-	failed := &Error{Op: op, Class: class, Code: Code(strings.ToUpper(class.String())), Message: messageOf(err), cause: err}
+	failed := &Error{Op: op, Class: class, Code: codes.Code(strings.ToUpper(class.String())), Message: messageOf(err), cause: err}
 	if connect.IsWireError(err) {
 		if info := infoOf(err); info != nil {
-			failed.Code, failed.Fields = Code(info.GetCode()), info.GetFields()
+			failed.Code, failed.Fields = codes.Code(info.GetCode()), info.GetFields()
 		}
 		return failed
 	}
@@ -114,11 +63,11 @@ func (c *Client) failure(op string, err error) *Error {
 		if errors.Is(err, errCut) {
 			break
 		}
-		failed.Code = CodeNotANode
+		failed.Code = codes.NotANode
 		failed.Message = fmt.Sprintf("%s answers, but not as an Errand node: %s", c.address, failed.Message)
 		return failed
 	}
-	failed.Code, failed.Message = CodeUnreachable, fmt.Sprintf("no node answers at %s: %s", c.address, unreachable(err))
+	failed.Code, failed.Message = codes.Unreachable, fmt.Sprintf("no node answers at %s: %s", c.address, unreachable(err))
 	return failed
 }
 

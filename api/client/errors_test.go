@@ -5,54 +5,20 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"go/ast"
-	"go/parser"
-	"go/token"
 	"net/http"
 	"net/http/httptest"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
 
 	"connectrpc.com/connect"
 
-	"github.com/errand-run/errand/api"
 	"github.com/errand-run/errand/api/client"
+	"github.com/errand-run/errand/api/codes"
 	"github.com/errand-run/errand/api/fakeapi"
 	errandv1 "github.com/errand-run/errand/messages/errand/v1"
 )
-
-// The words are declared twice, since the client must not import the server.
-func TestCodesAreThoseOfTheAPI(t *testing.T) {
-	file, err := parser.ParseFile(token.NewFileSet(), "errors.go", nil, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	mine := map[string]bool{}
-	ast.Inspect(file, func(node ast.Node) bool {
-		spec, ok := node.(*ast.ValueSpec)
-		if ok && len(spec.Names) == 1 && strings.HasPrefix(spec.Names[0].Name, "Code") {
-			if word, err := strconv.Unquote(spec.Values[0].(*ast.BasicLit).Value); err == nil {
-				mine[word] = true
-			}
-		}
-		return true
-	})
-	for _, own := range []client.Code{client.CodeUnreachable, client.CodeNotANode, client.CodeArchive} {
-		delete(mine, string(own))
-	}
-	for _, line := range api.Codes() {
-		if !mine[string(line.Code)] {
-			t.Errorf("the client has no constant for %s", line.Code)
-		}
-		delete(mine, string(line.Code))
-	}
-	if len(mine) > 0 {
-		t.Errorf("the API has no code %v", mine)
-	}
-}
 
 func TestErrorHasTheCodeTheClassAndTheFields(t *testing.T) {
 	s := startFake(t, func(s *fakeapi.Server) { s.Token = "hunter2hunter2" })
@@ -60,7 +26,7 @@ func TestErrorHasTheCodeTheClassAndTheFields(t *testing.T) {
 	ctx := within(t, 20*time.Second)
 	_, err := c.Submit(ctx, &errandv1.CreateRunRequest{Name: "a/b"})
 	var failed *client.Error
-	if !errors.As(err, &failed) || failed.Code != client.CodeInvalidField || failed.Class != connect.CodeInvalidArgument ||
+	if !errors.As(err, &failed) || failed.Code != codes.InvalidField || failed.Class != connect.CodeInvalidArgument ||
 		len(failed.Fields) != 2 || !strings.HasPrefix(err.Error(), "submit run: name: has") {
 		t.Errorf("%#v", err)
 	}
@@ -71,7 +37,7 @@ func TestErrorHasTheCodeTheClassAndTheFields(t *testing.T) {
 		t.Error("a code of what is no error of the client")
 	}
 	wrong := newClient(t, client.Config{Address: s.URL(), Token: "wrongwrongwrong"})
-	if _, err = wrong.Get(ctx, "r.none"); client.CodeOf(err) != client.CodeUnauthenticated || strings.Contains(err.Error(), "wrongwrong") {
+	if _, err = wrong.Get(ctx, "r.none"); client.CodeOf(err) != codes.Unauthenticated || strings.Contains(err.Error(), "wrongwrong") {
 		t.Errorf("a wrong token: %v", err)
 	}
 }
@@ -82,12 +48,12 @@ func TestErrorTellsAnUnreachableNodeFromWhatIsNone(t *testing.T) {
 	c := newClient(t, client.Config{Address: s.URL()})
 	s.Stop()
 	_, err := c.Once().Get(ctx, "r.x")
-	if client.CodeOf(err) != client.CodeUnreachable || !strings.Contains(err.Error(), "no node answers at "+s.URL()+": connection refused") {
+	if client.CodeOf(err) != codes.Unreachable || !strings.Contains(err.Error(), "no node answers at "+s.URL()+": connection refused") {
 		t.Errorf("nobody listens: %v", err)
 	}
 	web := httptest.NewServer(http.NotFoundHandler())
 	defer web.Close()
-	if _, err = newClient(t, client.Config{Address: web.URL}).Get(ctx, "r.x"); client.CodeOf(err) != client.CodeNotANode {
+	if _, err = newClient(t, client.Config{Address: web.URL}).Get(ctx, "r.x"); client.CodeOf(err) != codes.NotANode {
 		t.Errorf("a web server: %v", err)
 	}
 }

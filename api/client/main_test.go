@@ -62,7 +62,7 @@ func TestClientImportsNothingOfTheEngine(t *testing.T) {
 		t.Fatal(err)
 	}
 	allowed := []string{
-		"github.com/errand-run/errand/api/client", "github.com/errand-run/errand/messages/errand/v1",
+		"github.com/errand-run/errand/api/client", "github.com/errand-run/errand/api/codes", "github.com/errand-run/errand/messages/errand/v1",
 		"connectrpc.com/connect", "google.golang.org/protobuf/",
 	}
 	seen := 0

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 
+	"github.com/errand-run/errand/api/codes"
 	errandv1 "github.com/errand-run/errand/messages/errand/v1"
 )
 
@@ -104,7 +105,7 @@ func (c *Client) sendArchive(ctx context.Context, name string, archive io.Reader
 		if readErr != nil && !errors.Is(readErr, io.EOF) && !errors.Is(readErr, io.ErrUnexpectedEOF) {
 			cancel() // so that the node does not take a part for the whole
 			_, _ = stream.CloseAndReceive()
-			return nil, &Error{Code: CodeArchive, Message: readErr.Error(), cause: readErr}
+			return nil, &Error{Code: codes.Archive, Message: readErr.Error(), cause: readErr}
 		}
 		if n > 0 || first {
 			request := &errandv1.ImportImageRequest{Data: buffer[:n]}

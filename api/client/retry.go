@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"connectrpc.com/connect"
+
+	"github.com/errand-run/errand/api/codes"
 )
 
 // Patience is how long a call goes on trying to reach a node.
@@ -51,10 +53,11 @@ type Retry struct {
 	Lasted, Limit time.Duration
 }
 
-// finalCodes are words of the API for what stays as it is although the class that
-// they travel under says that the call may be repeated.
-var finalCodes = map[Code]bool{
-	CodeLogElsewhere: true, CodeRequestTooLarge: true, CodeImageTooLarge: true, CodeTooManyApps: true,
+// final tells whether what a word of the API says stays as it is on this node, although
+// the class that it travels under may say that the call can be repeated.
+func final(code codes.Code) bool {
+	line, known := codes.Of(code)
+	return code == codes.LogElsewhere || known && !line.Repeat
 }
 
 // transient tells whether the same call may succeed a moment later: the connection
@@ -64,7 +67,7 @@ func transient(err error) bool {
 		return false
 	}
 	code := connect.CodeOf(err)
-	if finalCodes[Code(infoOf(err).GetCode())] {
+	if final(codes.Code(infoOf(err).GetCode())) {
 		return false
 	}
 	if connect.IsWireError(err) {

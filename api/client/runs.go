@@ -116,7 +116,7 @@ func (c *Client) All(ctx context.Context, request *errandv1.ListRunsRequest) ite
 }
 
 // Cancel records the wish to end a run and returns once the wish is durable, not when
-// the run has ended. A run that has ended gives CodeRunTerminal.
+// the run has ended. A run that has ended gives codes.RunTerminal.
 func (c *Client) Cancel(ctx context.Context, request *errandv1.CancelRunRequest) (*errandv1.Run, error) {
 	response, err := call(ctx, c, "cancel run "+request.GetId(), c.runs.Cancel, request)
 	return response.GetRun(), err

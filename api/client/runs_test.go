@@ -12,6 +12,7 @@ import (
 	"connectrpc.com/connect"
 
 	"github.com/errand-run/errand/api/client"
+	"github.com/errand-run/errand/api/codes"
 	"github.com/errand-run/errand/api/fakeapi"
 	errandv1 "github.com/errand-run/errand/messages/errand/v1"
 	"github.com/errand-run/errand/messages/errand/v1/errandv1connect"
@@ -48,16 +49,16 @@ func TestSubmitWithALostAnswerMakesOneRun(t *testing.T) {
 }
 
 func TestRepeatedOnlyWhatMaySucceedLater(t *testing.T) {
-	for code, want := range map[client.Code]struct {
+	for code, want := range map[codes.Code]struct {
 		class connect.Code
 		calls int
 	}{
-		client.CodeStoreUnavailable: {connect.CodeUnavailable, 3}, client.CodeOutcomeUnknown: {connect.CodeUnavailable, 3},
-		client.CodeStoreConflict: {connect.CodeAborted, 3}, client.CodeTooManyStreams: {connect.CodeResourceExhausted, 3},
-		client.CodeDeadline: {connect.CodeDeadlineExceeded, 3}, client.CodeNodeStopping: {connect.CodeUnavailable, 3},
-		client.CodeInvalidField: {connect.CodeInvalidArgument, 1}, client.CodeIdempotencyConflict: {connect.CodeAlreadyExists, 1},
-		client.CodeTooManyApps: {connect.CodeResourceExhausted, 1}, client.CodeRequestTooLarge: {connect.CodeResourceExhausted, 1},
-		client.CodeInternal: {connect.CodeInternal, 1}, client.CodeForeignOrigin: {connect.CodePermissionDenied, 1},
+		codes.StoreUnavailable: {connect.CodeUnavailable, 3}, codes.OutcomeUnknown: {connect.CodeUnavailable, 3},
+		codes.StoreConflict: {connect.CodeAborted, 3}, codes.TooManyStreams: {connect.CodeResourceExhausted, 3},
+		codes.Deadline: {connect.CodeDeadlineExceeded, 3}, codes.NodeStopping: {connect.CodeUnavailable, 3},
+		codes.InvalidField: {connect.CodeInvalidArgument, 1}, codes.IdempotencyConflict: {connect.CodeAlreadyExists, 1},
+		codes.TooManyApps: {connect.CodeResourceExhausted, 1}, codes.RequestTooLarge: {connect.CodeResourceExhausted, 1},
+		codes.Internal: {connect.CodeInternal, 1}, codes.ForeignOrigin: {connect.CodePermissionDenied, 1},
 	} {
 		t.Run(string(code), func(t *testing.T) {
 			var failures atomic.Int32
@@ -314,7 +315,7 @@ func TestImportOfABrokenArchiveIsNotTakenForAWhole(t *testing.T) {
 	s := startFake(t, nil)
 	c := newClient(t, client.Config{Address: s.URL()})
 	failing := &failingReader{left: 3 << 20}
-	if _, err := c.ImportImage(within(t, 20*time.Second), "x", failing); client.CodeOf(err) != client.CodeArchive || !errors.Is(err, errDisk) {
+	if _, err := c.ImportImage(within(t, 20*time.Second), "x", failing); client.CodeOf(err) != codes.Archive || !errors.Is(err, errDisk) {
 		t.Errorf("%v", err)
 	}
 	if got := len(s.Imports()); got != 0 {

@@ -14,7 +14,7 @@ import (
 	"connectrpc.com/connect"
 	"go.uber.org/goleak"
 
-	"github.com/errand-run/errand/api/client"
+	"github.com/errand-run/errand/api/codes"
 	"github.com/errand-run/errand/api/fakeapi"
 	errandv1 "github.com/errand-run/errand/messages/errand/v1"
 	"github.com/errand-run/errand/messages/errand/v1/errandv1connect"
@@ -147,7 +147,7 @@ func TestUnreachableNodeSaysWhichAddressWasTried(t *testing.T) {
 			var document struct {
 				Error struct{ Code, Message string }
 			}
-			if err := json.Unmarshal([]byte(got.stderr), &document); err != nil || document.Error.Code != string(client.CodeUnreachable) ||
+			if err := json.Unmarshal([]byte(got.stderr), &document); err != nil || document.Error.Code != string(codes.Unreachable) ||
 				!strings.Contains(document.Error.Message, address) {
 				t.Errorf("stderr %q is not the JSON of an unreachable node: %v", got.stderr, err)
 			}

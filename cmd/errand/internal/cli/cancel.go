@@ -8,7 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/errand-run/errand/api/client"
+	"github.com/errand-run/errand/api/codes"
 	errandv1 "github.com/errand-run/errand/messages/errand/v1"
 )
 
@@ -52,7 +52,7 @@ func (a *app) cancel(ctx context.Context, ids []string, force bool) error {
 			return err
 		}
 		failures = append(failures, f)
-		if f.code == string(client.CodeUnreachable) {
+		if f.code == string(codes.Unreachable) {
 			break
 		}
 	}

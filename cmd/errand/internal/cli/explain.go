@@ -8,12 +8,13 @@ import (
 	"connectrpc.com/connect"
 
 	"github.com/errand-run/errand/api/client"
+	"github.com/errand-run/errand/api/codes"
 	errandv1 "github.com/errand-run/errand/messages/errand/v1"
 )
 
 // codePermissionDenied is what a proxy in front of a node may say; the API has words of
 // its own.
-const codePermissionDenied client.Code = "PERMISSION_DENIED"
+const codePermissionDenied codes.Code = "PERMISSION_DENIED"
 
 // explain turns the error of a call into a failure that names the address, the
 // cause and the way out. Other errors stay as they are.
@@ -28,13 +29,13 @@ func (c *connection) explain(err error) error {
 		f.message = fieldsText(failed.Fields)
 		f.hint = fieldsHint(failed.Fields)
 	}
-	if failed.Code == client.CodeRequestTooLarge || failed.Class == connect.CodeInvalidArgument {
+	if failed.Code == codes.RequestTooLarge || failed.Class == connect.CodeInvalidArgument {
 		f.exit = ExitUsage
 	}
 	switch {
-	case failed.Code == client.CodeUnreachable:
+	case failed.Code == codes.Unreachable:
 		f.hint = "Start one with errand-node, or set its address with --address or ERRAND_ADDRESS."
-	case failed.Code == client.CodeNotANode:
+	case failed.Code == codes.NotANode:
 		f.hint = "Set the node's address with --address or ERRAND_ADDRESS."
 	case failed.Class == connect.CodeUnauthenticated, failed.Code == codePermissionDenied:
 		c.explainToken(f)

@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/errand-run/errand/api/client"
+	"github.com/errand-run/errand/api/codes"
 	errandv1 "github.com/errand-run/errand/messages/errand/v1"
 )
 
@@ -86,7 +87,7 @@ func (a *app) importImage(ctx context.Context, path, name string) error {
 		return err
 	}
 	images, err := c.patient.ImportImage(ctx, name, archive)
-	if client.CodeOf(err) == client.CodeArchive {
+	if client.CodeOf(err) == codes.Archive {
 		return broken(codeInput, "read %s: %s", path, reasonOf(err))
 	}
 	if err != nil {

@@ -12,6 +12,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/errand-run/errand/api/client"
+	"github.com/errand-run/errand/api/codes"
 	errandv1 "github.com/errand-run/errand/messages/errand/v1"
 )
 
@@ -36,7 +37,7 @@ func (a *app) watchRuns(ctx context.Context, c *connection, request *errandv1.Li
 		}
 		err := w.changes(ctx)
 		var failed *client.Error
-		if !errors.As(err, &failed) || failed.Code != client.CodeListAgain {
+		if !errors.As(err, &failed) || failed.Code != codes.ListAgain {
 			return c.explain(err)
 		}
 		a.note("what has changed meanwhile can not be told one by one any more; listing the runs that have")
