@@ -13,6 +13,9 @@ import (
 	"github.com/errand-run/errand/nodes/clock"
 )
 
+// leaveTimeout is how long a stop waits for the time of a planned restart.
+const leaveTimeout = 5 * time.Second
+
 // sandboxAgent is the node itself: its actors, its session, and the
 // reconciliation of what is assigned with what runs.
 type sandboxAgent struct {
@@ -32,7 +35,7 @@ func newSandboxAgent(
 	order *sequence, config settings, parts Parts, cluster *clusterAccess, storage *nodeStorage, sandboxes *sandboxHost, guard *guardKeeper, e *end,
 ) *sandboxAgent {
 	a := &sandboxAgent{settings: config, log: parts.log("node"), cluster: cluster, storage: storage, host: sandboxes, guard: guard, end: e}
-	order.add(stage{name: "sandbox agent", startTimeout: 60 * time.Second, stopTimeout: 20 * time.Second, start: a.start, stop: a.stop})
+	order.add(stage{name: "sandbox agent", startTimeout: 60*time.Second + config.session().LossAfter(), stopTimeout: 25 * time.Second, start: a.start, stop: a.stop})
 	return a
 }
 
@@ -99,6 +102,11 @@ func (a *sandboxAgent) refuseSecondNode(ctx context.Context) error {
 }
 
 func (a *sandboxAgent) stop(ctx context.Context) error {
+	leaving, cancel := context.WithTimeout(ctx, leaveTimeout)
+	defer cancel()
+	if err := a.node.Leave(leaving); err != nil {
+		a.log.Warn("more time for a restart could not be had", zap.Error(err))
+	}
 	err := a.node.Close(ctx)
 	a.clock.Close()
 	return err

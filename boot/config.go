@@ -216,6 +216,7 @@ func (c *Config) setDefaults() {
 	setDefault(&c.Session.KillBudget, standard.KillBudget)
 	setDefault(&c.Session.Drift, standard.Drift)
 	setDefault(&c.Session.StartMargin, standard.StartMargin)
+	setDefault(&c.Session.RestartMax, standard.RestartMax)
 	setDefault(&c.Shards, records.ShardsDefault)
 	setDefault(&c.SandboxesMax, SandboxesMaxDefault)
 	setDefault(&c.CPUMillis, int64(runtime.NumCPU())*1000)

@@ -12,7 +12,7 @@ import (
 // limit. An application that has a node needs at least as much: fx's own default is
 // 15 s.
 const (
-	StartTimeout = 90 * time.Second
+	StartTimeout = 4 * time.Minute
 	StopTimeout  = 90 * time.Second
 )
 

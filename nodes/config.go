@@ -63,13 +63,18 @@ type SessionConfig struct {
 	Drift float64
 	// StartMargin is how long before the fence no command is started any more.
 	StartMargin time.Duration
+	// RestartMax is the TTL of the lease that holds the session while the daemon is
+	// restarted on purpose: what runs may go on without one until a margin before its
+	// end. 0, or one that is no longer than the lease, gives a restart no more time than
+	// any other silence.
+	RestartMax time.Duration
 }
 
 // DefaultSession is the session of a node among others.
 func DefaultSession() SessionConfig {
 	return SessionConfig{
 		Lease: time.Minute, Renew: 5 * time.Second, Margin: 15 * time.Second,
-		KillBudget: 10 * time.Second, Drift: 0.01, StartMargin: 2 * time.Second,
+		KillBudget: 10 * time.Second, Drift: 0.01, StartMargin: 2 * time.Second, RestartMax: 2 * time.Minute,
 	}
 }
 
@@ -117,12 +122,25 @@ func (c SessionConfig) Window() time.Duration {
 	return c.Lease - c.Margin
 }
 
+// WindowMax is the longest that a session may run sandboxes without a word, that of a
+// planned restart included; 0 in solo.
+func (c SessionConfig) WindowMax() time.Duration {
+	if c.Lease <= 0 {
+		return 0
+	}
+	return max(c.Lease, c.RestartMax) - c.Margin
+}
+
+// LossAfter is how long after a session was seen to be over nothing can be left of what
+// ran in it, whatever window its node had.
+func (c SessionConfig) LossAfter() time.Duration { return c.loss().After(c.WindowMax()) }
+
 // loss is after what time others give up a run on a node whose session is over.
 func (c SessionConfig) loss() run.Loss {
 	if c.Lease <= 0 {
 		return run.Loss{}
 	}
-	return run.Loss{Window: c.Window(), KillBudget: c.KillBudget, Drift: c.Drift}
+	return run.Loss{Window: c.WindowMax(), KillBudget: c.KillBudget, Drift: c.Drift}
 }
 
 // Validate refuses a session that could not stand a single lost renewal, or whose
@@ -146,11 +164,17 @@ func (c SessionConfig) Validate() error {
 	if c.Drift < 0 || c.Drift > driftMax {
 		faults = append(faults, fmt.Errorf("session: the drift (%v) must be between 0 and %v", c.Drift, driftMax))
 	}
+	if c.RestartMax != 0 && c.RestartMax < restartMin {
+		faults = append(faults, fmt.Errorf("session: the time for a restart (%s) must be at least %s, or 0 for none of its own", c.RestartMax, restartMin))
+	}
 	if c.StartMargin >= c.Window() {
 		faults = append(faults, fmt.Errorf("session: the start margin (%s) must be below lease - margin (%s)", c.StartMargin, c.Window()))
 	}
 	return errors.Join(faults...)
 }
+
+// restartMin is the least time that is worth a lease of its own.
+const restartMin = time.Minute
 
 // driftMax is a drift that no working clock has.
 const driftMax = 0.5

@@ -7,6 +7,7 @@ import (
 
 	"github.com/errand-run/errand/actors"
 	"github.com/errand-run/errand/cluster/records"
+	recordv1 "github.com/errand-run/errand/messages/errand/record/v1"
 )
 
 // labLease is a lease of the lab's store. It ends when the lab says so, never before
@@ -132,6 +133,26 @@ func (l *lab) guard() {
 			l.drive(SandboxOp{Verb: VerbKill, ID: id})
 		}
 	}
+}
+
+// window is how long others wait for the node by what nodeinfo says, less the kill and
+// the drift.
+func (l *lab) window() time.Duration {
+	info := &recordv1.NodeInfo{}
+	if err := records.Decode(l.store.keys[l.keys.NodeInfo("n1")], info); err != nil {
+		panic(err)
+	}
+	return time.Duration(info.GetWindowMs()) * time.Millisecond
+}
+
+// beyond says by how much the fence reaches further than whoever saw the session's end
+// now would wait. Nothing else keeps two attempts apart.
+func (l *lab) beyond() time.Duration {
+	kv, ok := l.key()
+	if f := l.fence; ok && f.ok && f.state.Session == kv.Create && f.state.FencedAt == 0 {
+		return f.state.Deadline - l.now.Boot - l.window()
+	}
+	return 0
 }
 
 // key is the node's session in the store.

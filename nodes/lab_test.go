@@ -138,6 +138,7 @@ type lab struct {
 	follows []string
 	timers  map[string]time.Duration
 	reached Phase
+	left    bool
 	failure error
 	logs    []string
 	created func(sandbox.Spec)
@@ -184,7 +185,7 @@ func (l *lab) launch() {
 		Incarnation: l.lives, FreshUUID: "uuid-1",
 	})
 	l.writes, l.calls, l.ops, l.commits, l.inputs, l.watched, l.follows = nil, nil, nil, nil, nil, nil, nil
-	l.timers, l.reached, l.failure = map[string]time.Duration{}, 0, nil
+	l.timers, l.reached, l.left, l.failure = map[string]time.Duration{}, 0, false, nil
 	l.step(actors.Activated{})
 }
 
@@ -232,6 +233,8 @@ func (l *lab) step(in actors.Input) []actors.Effect {
 			} else {
 				l.reached = e.Phase
 			}
+		case Left:
+			l.left = true
 		case actors.Log:
 			l.logs = append(l.logs, e.Text)
 		}

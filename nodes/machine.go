@@ -101,6 +101,8 @@ type Machine struct {
 	epoch    int64
 	draining bool
 	reverted bool
+	// leaving: the daemon is to end, and left: it may.
+	leaving, left bool
 	// reopening: a session is to follow one of solo whose key was taken away.
 	reopening bool
 	era       era
@@ -156,6 +158,8 @@ func (m *Machine) Step(now actors.Instant, in actors.Input) []actors.Effect {
 	case Advance:
 		m.target = max(m.target, in.To)
 		m.climb()
+	case Leave:
+		m.leave()
 	case JournalLoaded:
 		if then, ok := take(m.loads, in.Tag); ok {
 			then(in.Content, in.Err)

@@ -88,8 +88,7 @@ func (m *Machine) awaitsEra(try int) bool {
 	if !m.leased() || m.era.epoch == 0 || m.meta.GetEpoch() == m.era.epoch {
 		return false
 	}
-	window := m.config.Session.Window()
-	left := m.era.since + window + time.Duration(float64(window)*m.config.Session.Drift) + m.config.Session.KillBudget - m.now.Mono
+	left := m.era.since + m.config.Session.LossAfter() - m.now.Mono
 	if left <= 0 {
 		return false
 	}

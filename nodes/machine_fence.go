@@ -21,6 +21,8 @@ type tenure struct {
 	// it does not know of this journal's session; FencedAt may be set then too: that
 	// nobody can tell whether somebody has begun to kill is taken for that he has.
 	fence FenceState
+	// restart is the window of a planned restart once its lease is in the journal.
+	restart time.Duration
 	// windowMax bounds the window by what nodeinfo promises to others.
 	windowMax time.Duration
 	// failures counts the renewals in a row that did not count.
@@ -76,12 +78,17 @@ func (m *Machine) recheckFence(then func()) {
 
 // arm puts the fence to a deadline, which counts for this machine too once it is
 // known that nobody has begun to kill by the one of before.
-func (m *Machine) arm(state FenceState) {
+func (m *Machine) arm(state FenceState) { m.armThen(state, func() {}) }
+
+// armThen goes on when it is known what the fence holds.
+func (m *Machine) armThen(state FenceState, then func()) {
 	if state.Session == 0 {
+		then()
 		return
 	}
 	tag := m.nextTag()
 	m.fences[tag] = func(held FenceState, ok bool) {
+		defer then()
 		switch {
 		case m.fenced() || m.tenure.fence.Session != state.Session:
 		case !ok || held.Session != state.Session:

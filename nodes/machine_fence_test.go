@@ -38,7 +38,7 @@ func (s *station) live(d time.Duration) {
 // cut keeps the node from the store: nothing that it asks is answered any more.
 func (s *station) cut() { s.lessor.err = records.Errorf(records.ClassUnavailable, "cut") }
 
-func (s *station) left() time.Duration { return s.fence.state.Deadline - s.now.Boot }
+func (s *station) remaining() time.Duration { return s.fence.state.Deadline - s.now.Boot }
 
 func TestLeasedSessionIsRegisteredWithItsLeaseAndItsWindow(t *testing.T) {
 	s := newLeasedStation(t)
@@ -110,16 +110,16 @@ func TestSessionThatIsRenewedLives(t *testing.T) {
 	for range 12 {
 		s.live(time.Second)
 		s.expire()
-		if s.left() < 35*time.Second {
-			t.Fatalf("%s left", s.left())
+		if s.remaining() < 35*time.Second {
+			t.Fatalf("%s left", s.remaining())
 		}
 	}
 	s.cut()
 	s.live(30 * time.Second)
 	s.lessor.err = nil
 	s.live(10 * time.Second)
-	if b := s.boxes[fenceBox]; b == nil || b.state != sandbox.StateRunning || s.machine.trouble != "" || s.left() < 35*time.Second {
-		t.Errorf("box %+v, trouble %q, %s left", b, s.machine.trouble, s.left())
+	if b := s.boxes[fenceBox]; b == nil || b.state != sandbox.StateRunning || s.machine.trouble != "" || s.remaining() < 35*time.Second {
+		t.Errorf("box %+v, trouble %q, %s left", b, s.machine.trouble, s.remaining())
 	}
 }
 
@@ -170,7 +170,7 @@ func TestFenceEndsEverythingAndTheNodeRegistersAnew(t *testing.T) {
 			s.lessor.err, s.lessor.deposed = nil, false
 			s.live(10 * time.Second)
 			kv, ok := s.key()
-			if !ok || kv.Create == session || kv.Create != s.machine.session || s.machine.fenced() || s.left() < 30*time.Second ||
+			if !ok || kv.Create == session || kv.Create != s.machine.session || s.machine.fenced() || s.remaining() < 30*time.Second ||
 				s.machine.trouble != "" || s.reached != PhaseAnnounced {
 				t.Errorf("key %+v, session %d, fence %+v, trouble %q", kv, s.machine.session, s.fence.state, s.machine.trouble)
 			}
@@ -207,7 +207,7 @@ func TestFencedNodeTakesNothing(t *testing.T) {
 func TestNothingIsStartedCloseToTheDeadline(t *testing.T) {
 	s := newLeasedStation(t)
 	s.reach("journaling starting")
-	s.advanceTo(s.now.Mono + s.left() - s.session.StartMargin)
+	s.advanceTo(s.now.Mono + s.remaining() - s.session.StartMargin)
 	s.machine.placements[fenceBox].syncingFrom = s.now.Mono
 	s.write()
 	if slices.ContainsFunc(s.ops, func(op DoSandbox) bool { return op.Op.Verb == VerbStart }) {
@@ -220,7 +220,7 @@ func TestNothingIsStartedCloseToTheDeadline(t *testing.T) {
 func TestStartThatIsAnsweredAfterTheFenceIsKilledOnceMore(t *testing.T) {
 	s := newLeasedStation(t)
 	s.reach("starting")
-	s.advanceTo(s.now.Mono + s.left())
+	s.advanceTo(s.now.Mono + s.remaining())
 	s.step(actors.TimerFired{Name: "fence"})
 	s.write()
 	s.do(VerbKill) // it finds nothing, for the start is still under way
@@ -392,8 +392,8 @@ func TestRestartWithoutTheStoreKillsAtTheDeadline(t *testing.T) {
 	for range 50 {
 		s.live(time.Second)
 		alive := s.boxes[fenceBox] != nil && s.boxes[fenceBox].alive
-		if alive && s.left() <= -5*time.Second || !alive && s.left() > 0 {
-			t.Fatalf("alive %t with %s left", alive, s.left())
+		if alive && s.remaining() <= -5*time.Second || !alive && s.remaining() > 0 {
+			t.Fatalf("alive %t with %s left", alive, s.remaining())
 		}
 	}
 	s.lessor.err = nil

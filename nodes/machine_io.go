@@ -81,6 +81,8 @@ type (
 	Advance struct {
 		To Phase
 	}
+	// Leave asks for the time of a planned restart, and to say when it is had.
+	Leave struct{}
 	// JournalLoaded is the result of a LoadJournal.
 	JournalLoaded struct {
 		Tag     uint64
@@ -156,6 +158,9 @@ type (
 		Phase Phase
 		Err   error
 	}
+	// Left says that the daemon may end: what runs here has all the time that could be had
+	// for it.
+	Left struct{}
 	// Show publishes the status.
 	Show struct {
 		Status Status

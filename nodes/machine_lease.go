@@ -43,6 +43,11 @@ func (m *Machine) grant(try int, then func(lease int64, deadline time.Duration))
 	})
 }
 
+// holds tells whether a session is held by a lease of this journal's.
+func (m *Machine) holds(kv records.KV) bool {
+	return kv.Lease != 0 && (kv.Lease == m.meta.GetLease() || kv.Lease == m.meta.GetRestartLease())
+}
+
 // hold takes a new session as this node's until a deadline, and renews it from then
 // on. Nothing runs in it yet.
 func (m *Machine) hold(session int64, deadline time.Duration) {
@@ -54,11 +59,30 @@ func (m *Machine) hold(session int64, deadline time.Duration) {
 }
 
 // extend moves the deadline of the session on.
-func (m *Machine) extend(deadline time.Duration) {
-	if next := m.tenure.fence; deadline > next.Deadline {
-		next.Deadline = deadline
-		m.arm(next)
+func (m *Machine) extend(deadline time.Duration) { m.extendThen(deadline, func() {}) }
+
+// extendThen goes on when the fence has been moved, or is found to have fired.
+func (m *Machine) extendThen(deadline time.Duration, then func()) {
+	next := m.tenure.fence
+	if deadline <= next.Deadline {
+		then()
+		return
 	}
+	next.Deadline = deadline
+	m.armThen(next, then)
+}
+
+// shorten moves the deadline of the session nearer, and goes on when the fence holds
+// it, or is found to have fired.
+func (m *Machine) shorten(deadline time.Duration, then func()) {
+	next := m.tenure.fence
+	if deadline >= next.Deadline {
+		then()
+		return
+	}
+	next.Deadline = deadline
+	m.tenure.fence = next
+	m.armThen(next, then)
 }
 
 // keep begins to renew the session and to watch its deadline.
@@ -76,7 +100,7 @@ func (m *Machine) keep() {
 // request was sent, for the store may have taken it at once.
 func (m *Machine) renew(session int64) {
 	before := m.now.Boot
-	ours := func() bool { return m.session == session && !m.fenced() }
+	ours := func() bool { return m.session == session && !m.fenced() && !m.leaving }
 	if !ours() {
 		return
 	}
@@ -135,7 +159,14 @@ func (m *Machine) notRenewed(err error) {
 
 // resumeLeased goes on with a session of before if its lease can be renewed before
 // its deadline. The write that resumes it is the proof that it was.
-func (m *Machine) resumeLeased(kv records.KV, session *recordv1.NodeSession, info *recordv1.NodeInfo, try int) {
+//
+// One that a planned restart has put under its longer lease goes back to the ordinary
+// one.
+func (m *Machine) resumeLeased(kv records.KV, session *recordv1.NodeSession, info *recordv1.NodeInfo, infoMod int64, try int) {
+	if kv.Lease != m.meta.GetLease() {
+		m.comeBack(kv, session, infoMod, try)
+		return
+	}
 	m.tenure.windowMax = time.Duration(info.GetWindowMs()) * time.Millisecond
 	before := m.now.Boot
 	m.call(LeaseOp{Verb: LeaseKeepAlive, Lease: kv.Lease}, func(kept actors.LeaseResult) {
@@ -172,7 +203,7 @@ func (m *Machine) endSession(kv records.KV, try int) {
 		}
 		m.registerTry(try + 1)
 	}
-	if m.leased() && kv.Lease != 0 && kv.Lease == m.meta.GetLease() {
+	if m.leased() && m.holds(kv) {
 		m.call(LeaseOp{Verb: LeaseRevoke, Lease: kv.Lease}, func(result actors.LeaseResult) { ended(result.Err) })
 		return
 	}

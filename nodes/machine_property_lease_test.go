@@ -20,6 +20,10 @@ type tenant struct {
 	// session is the one in the store; goneAt is when each that is over was gone.
 	session int64
 	goneAt  map[int64]time.Duration
+	// windowAt is for how long others wait for it from then on.
+	windowAt map[int64]time.Duration
+	// late are transactions of lives before that the store may still carry out.
+	late []records.Txn
 	// fenceKilled are the sandboxes whose command a KILL because of the fence ended.
 	fenceKilled map[string]bool
 }
@@ -50,12 +54,13 @@ func (c *chaos) onKill(id string) {
 
 // onCommit follows the session in the store.
 func (c *chaos) onCommit() {
+	c.checkReach()
 	kv, _ := c.key()
 	if kv.Create == c.tenant.session {
 		return
 	}
 	if c.tenant.session != 0 {
-		c.tenant.goneAt[c.tenant.session] = c.now.Boot
+		c.tenant.goneAt[c.tenant.session], c.tenant.windowAt[c.tenant.session] = c.now.Boot, c.window()
 	}
 	c.tenant.session = kv.Create
 	if kv.Create == 0 {
@@ -68,12 +73,20 @@ func (c *chaos) onCommit() {
 	}
 }
 
+// checkReach holds that the fence never reaches further than others wait.
+func (c *chaos) checkReach() {
+	if beyond := c.beyond(); beyond > 0 {
+		c.t.Fatalf("the fence %+v reaches %s further than whoever sees the session's end at %s waits", c.fence.state, beyond, c.now.Boot)
+	}
+}
+
 // onLeased holds what the machine may do to the fence and before it.
 func (c *chaos) onLeased(effect actors.Effect) {
 	switch e := effect.(type) {
 	case ArmFence:
+		c.checkReach()
 		gone, over := c.tenant.goneAt[e.State.Session]
-		if from := e.State.Deadline - c.session.Window(); over && from > gone {
+		if from := e.State.Deadline - c.tenant.windowAt[e.State.Session]; over && from > gone {
 			c.t.Fatalf("session %d may go on for a window from %s, and was gone at %s", e.State.Session, from, gone)
 		}
 	case DoSandbox:
@@ -108,6 +121,16 @@ func (c *chaos) actLeased() {
 		c.guardPerhaps()
 	case k == 6:
 		c.guardPerhaps()
+	case k == 8 && c.reached >= PhaseRegistered && pick(4, "leave") == 0:
+		c.step(Leave{})
+	case k == 9 && len(c.tenant.late) > 0:
+		c.commit(c.tenant.late[0])
+		c.tenant.late = c.tenant.late[1:]
+	case k == 10 && c.left:
+		// The daemon ends, and the next one comes at its leisure.
+		c.advanceTo(c.now.Mono + time.Duration(pick(150, "away"))*time.Second)
+		c.guardPerhaps()
+		c.crash(len(c.writes), true, false)
 	case k == 7 && pick(4, "detach") == 0:
 		if kv, ok := c.key(); ok {
 			c.commit(records.Txn{Then: []records.Op{{Kind: records.OpPut, Key: kv.Key, Value: kv.Value}}})
@@ -144,6 +167,9 @@ func TestLeasedMachineKeepsItsPromisesThroughFaults(t *testing.T) {
 			}
 		}
 		c.lessor.deposed = false
+		if c.machine.leaving {
+			c.launch()
+		}
 		c.heal()
 		kv, ok := c.key()
 		if !ok || kv.Create != c.machine.session || !slices.Contains(c.follows, kv.Key) {

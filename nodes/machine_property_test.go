@@ -63,7 +63,7 @@ func newChaosOf(t *rapid.T, l *lab) *chaos {
 		told:        map[string]*recordv1.Exit{},
 		sentSignals: map[sentSignal]bool{}, delivered: map[sentSignal]bool{},
 	}
-	c.tenant.goneAt, c.tenant.fenceKilled = map[int64]time.Duration{}, map[string]bool{}
+	c.tenant.goneAt, c.tenant.windowAt, c.tenant.fenceKilled = map[int64]time.Duration{}, map[int64]time.Duration{}, map[string]bool{}
 	c.killing, c.committed = c.onKill, c.onCommit
 	c.deaf = rapid.Bool().Draw(t, "deaf")
 	c.started = c.onStart
@@ -405,6 +405,11 @@ func (c *chaos) crash(durable int, ops, reboot bool) {
 		}
 	}
 	c.seen = 0
+	for _, commit := range c.commits {
+		if c.session.Lease > 0 && rapid.Bool().Draw(c.t, "late") {
+			c.tenant.late = append(c.tenant.late, commit.Txn)
+		}
+	}
 	c.launch()
 }
 

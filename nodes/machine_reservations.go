@@ -49,6 +49,8 @@ func (m *Machine) refusal(driver string, cpuMillis, memoryBytes int64) (string, 
 		return "the node is starting: it is not registered yet", 0
 	case !m.enabled(driver):
 		return m.notEnabled(driver), recordv1.Reason_REASON_START_ERROR
+	case m.leaving:
+		return "the node's daemon is being stopped", 0
 	case m.fenced():
 		return "the node is fenced: it has lost its session and registers anew when nothing is left of it", 0
 	case m.overdue(m.config.Session.StartMargin):

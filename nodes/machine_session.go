@@ -74,7 +74,7 @@ func (m *Machine) judgeSession(loaded records.Result, try int) {
 	case !m.resumable(kv, session):
 		m.evict(func() { m.endSession(kv, try) })
 	case m.leased():
-		m.resumeLeased(kv, session, info, try)
+		m.resumeLeased(kv, session, info, infoMod, try)
 	default:
 		m.resume(kv, session, try)
 	}
@@ -100,7 +100,7 @@ func (m *Machine) resumable(kv records.KV, session *recordv1.NodeSession) bool {
 	if m.reverted || session.GetUuid() != m.meta.GetUuid() || session.GetBootId() != m.config.BootID || m.meta.GetBootId() != m.config.BootID {
 		return false
 	}
-	if m.leased() && (m.fenced() || m.tenure.fence.Session != kv.Create || kv.Lease == 0 || kv.Lease != m.meta.GetLease()) {
+	if m.leased() && (m.fenced() || m.tenure.fence.Session != kv.Create || !m.holds(kv)) {
 		return false
 	}
 	if m.meta.GetSession() != 0 {
@@ -115,6 +115,12 @@ func (m *Machine) describe(generation, registeredAt int64) *recordv1.NodeSession
 		Version: m.config.Version, Drivers: m.config.Drivers, CpuMillis: m.config.CPUMillis,
 		MemoryBytes: m.config.MemoryBytes, SandboxesMax: m.config.SandboxesMax, RegisteredAt: registeredAt,
 	}
+}
+
+// info is what nodeinfo says of this node: window is how long it may go on without a
+// word.
+func (m *Machine) info(generation int64, window time.Duration) *recordv1.NodeInfo {
+	return &recordv1.NodeInfo{Uuid: m.meta.GetUuid(), Generation: generation, WindowMs: window.Milliseconds()}
 }
 
 func (m *Machine) resume(kv records.KV, session *recordv1.NodeSession, try int) {
@@ -160,7 +166,7 @@ func (m *Machine) open(info *recordv1.NodeInfo, infoMod int64, assignments []rec
 	m.grant(try, func(lease int64, deadline time.Duration) {
 		m.meta.Generation = max(m.meta.GetGeneration(), info.GetGeneration()) + 1
 		m.meta.Session, m.meta.BootId, m.meta.Epoch, m.meta.Cluster = 0, m.config.BootID, m.epoch, m.cluster
-		m.meta.Lease, m.meta.Reverted, m.meta.RestoredAt = lease, false, m.era.cluster.GetRestoredAt()
+		m.meta.Lease, m.meta.RestartLease, m.meta.Reverted, m.meta.RestoredAt = lease, 0, false, m.era.cluster.GetRestoredAt()
 		m.journal(JournalChange{Meta: proto.CloneOf(m.meta)}, func() { m.enter(infoMod, lease, deadline, try) })
 	})
 }
@@ -169,8 +175,7 @@ func (m *Machine) open(info *recordv1.NodeInfo, infoMod int64, assignments []rec
 // journal.
 func (m *Machine) enter(infoMod, lease int64, deadline time.Duration, try int) {
 	generation := m.meta.GetGeneration()
-	info := &recordv1.NodeInfo{Uuid: m.meta.GetUuid(), Generation: generation, WindowMs: m.config.Session.Window().Milliseconds()}
-	txn := m.keys.Register(m.config.ID, m.describe(generation, m.now.Milli()), lease, infoMod, info)
+	txn := m.keys.Register(m.config.ID, m.describe(generation, m.now.Milli()), lease, infoMod, m.info(generation, m.config.Session.Window()))
 	m.commit(txn, func(result records.Result) {
 		if result.Err != nil || !result.Succeeded {
 			m.registerAgain(try, result.Err)

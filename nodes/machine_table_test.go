@@ -1,6 +1,7 @@
 package nodes
 
 import (
+	"cmp"
 	"flag"
 	"fmt"
 	"os"
@@ -27,6 +28,8 @@ type station struct {
 	*lab
 	t      *testing.T
 	commit int64
+	// timeoutMs is that of the run's command; a minute when it is 0.
+	timeoutMs int64
 }
 
 func newStation(t *testing.T) *station {
@@ -46,7 +49,7 @@ func (s *station) assignment() *recordv1.Assignment {
 		StartToken: []byte{1}, App: records.DefaultApp,
 		Spec: &recordv1.Spec{
 			Driver: "null", Command: []string{"true"}, Env: []string{"A=1", EnvRunID + "=forged"},
-			TimeoutMs: 60_000, StopGraceMs: 10_000, StartDeadlineMs: 300_000,
+			TimeoutMs: cmp.Or(s.timeoutMs, 60_000), StopGraceMs: 10_000, StartDeadlineMs: 300_000,
 		},
 	}
 }

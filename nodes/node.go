@@ -64,6 +64,8 @@ type Node struct {
 	// none.
 	starting int
 	loads    []func()
+	// leaving: Leave was called, and left: the machine has answered.
+	leaving, left bool
 
 	residents residents
 }
@@ -251,6 +253,9 @@ func (n *Node) attach(deliver func(actors.Input)) {
 	if n.target > 0 {
 		deliver(Advance{To: n.target})
 	}
+	if n.leaving {
+		deliver(Leave{})
+	}
 }
 
 func (n *Node) note(reached Reached) {
@@ -360,7 +365,7 @@ func (n *Node) Status() Status {
 func (n *Node) Activations() map[string]int { return n.directory.Activations() }
 
 // Close stops the actors and waits for them. Sandboxes go on; whoever comes next
-// adopts them. The ports stay open.
+// adopts them, and has the time that Leave was given for it. The ports stay open.
 func (n *Node) Close(ctx context.Context) error {
 	n.leaveResidents()
 	if err := errors.Join(n.directory.Stop(ctx), n.host.Close(ctx)); err != nil {

@@ -28,8 +28,8 @@ type Loss struct {
 	Drift float64
 }
 
-// after is how long to wait for a node of a window.
-func (l Loss) after(window time.Duration) time.Duration {
+// After is how long to wait for a node of a window.
+func (l Loss) After(window time.Duration) time.Duration {
 	return window + time.Duration(float64(window)*l.Drift) + l.KillBudget
 }
 
@@ -62,7 +62,7 @@ func (m *Machine) sawNode(now actors.Instant, node records.KV, info records.KV) 
 		m.log(actors.LogWarn, "the session of the run's node is over", "node", run.GetPlacement().GetNode(), "session", run.GetPlacement().GetSession())
 	}
 	a := m.absence
-	a.wait = max(a.wait, m.cfg.Loss.after(m.windowOf(info)))
+	a.wait = max(a.wait, m.cfg.Loss.After(m.windowOf(info)))
 	left := a.since + a.wait - now.Mono
 	m.snapshot.presence = &presence{gone: true, left: max(0, left), over: max(0, -left)}
 }

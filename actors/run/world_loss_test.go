@@ -61,7 +61,7 @@ func (n *node) loseSession() {
 	}
 	n.world.store.txn(records.Txn{Then: []records.Op{{Kind: records.OpDelete, Key: key}}})
 	n.goneAt[n.session] = n.world.now.Mono
-	n.stopBy = n.world.now.Mono + worldLoss.after(worldLoss.Window)
+	n.stopBy = n.world.now.Mono + worldLoss.After(worldLoss.Window)
 }
 
 // stopLate ends what the node runs when it must, or when it is told to before.
@@ -112,5 +112,5 @@ func (n *node) lost(attempt int32, p *recordv1.Placement) bool {
 	gone, over := n.goneAt[p.GetSession()]
 	e := n.journal[slot{attempt, p.GetNumber()}]
 	alive := e != nil && e.started && e.exit == nil
-	return over && n.world.now.Mono-gone >= worldLoss.after(worldLoss.Window) && !alive
+	return over && n.world.now.Mono-gone >= worldLoss.After(worldLoss.Window) && !alive
 }

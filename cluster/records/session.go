@@ -34,6 +34,16 @@ func (k Keys) Resume(node string, mod int64, session *recordv1.NodeSession, leas
 	return Txn{If: []Compare{unchanged(k.Node(node), mod)}, Then: []Op{resume}, Else: k.LoadSession(node).Then}
 }
 
+// Relet puts a session that was seen at mod under another lease and says in nodeinfo,
+// which was read at infoMod, for how long its node may go on without a word. Both move
+// together, since whoever sees the session's end waits for as long as nodeinfo says.
+func (k Keys) Relet(node string, mod int64, session *recordv1.NodeSession, lease, infoMod int64, info *recordv1.NodeInfo) Txn {
+	txn := k.Resume(node, mod, session, lease)
+	txn.If = append(txn.If, unchanged(k.NodeInfo(node), infoMod))
+	txn.Then = append(txn.Then, put(k.NodeInfo(node), Encode(info)))
+	return txn
+}
+
 // Found creates meta/cluster unless it exists. Its Else answers it.
 func (k Keys) Found(cluster *recordv1.Cluster) Txn {
 	return Txn{If: []Compare{absent(k.Cluster())}, Then: []Op{put(k.Cluster(), Encode(cluster))}, Else: []Op{Get(k.Cluster())}}

@@ -57,6 +57,7 @@ func knobs(asked *request) *pflag.FlagSet {
 	flags.DurationVar(&config.Session.Renew, "session-renew", standard.Renew, "how often the session is renewed")
 	flags.DurationVar(&config.Session.Margin, "session-margin", standard.Margin, "how long before the session's end everything that runs here is killed")
 	flags.DurationVar(&config.Session.KillBudget, "kill-budget", standard.KillBudget, "how long such a kill may take; others wait that long before they give a run up")
+	flags.DurationVar(&config.Session.RestartMax, "restart-max", standard.RestartMax, "with an outside etcd: how long the session lasts while the daemon is restarted on purpose; what runs goes on until a margin before")
 	flags.StringVar(&asked.guard, "guard", guardAuto, "with an outside etcd: auto (a guard is started if none is at work) or unit (somebody else starts errand-node guard)")
 	flags.StringVar(&config.EtcdPrefix, "etcd-prefix", "/errand/", "where all keys of the cluster live")
 	flags.Int32Var(&config.Shards, "shards", 64, "number of shards, fixed when the cluster is created (1 to 4096)")

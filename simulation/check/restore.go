@@ -42,9 +42,7 @@ func (l *Ledger) restore(restored history.Restore) {
 // before may still happen, on nodes that can not know yet: by the end of it their fences
 // have come.
 func (l *Ledger) fading() bool {
-	s := l.config.Session
-	window := s.Window()
-	return l.restoredAt > 0 && l.now-l.restoredAt <= window+time.Duration(float64(window)*s.Drift)+s.KillBudget
+	return l.restoredAt > 0 && l.now-l.restoredAt <= l.config.Session.LossAfter()
 }
 
 // RestoredSince tells whether the store has gone back since a time.

@@ -179,6 +179,54 @@ func TestShortAbsencesKillNothing(t *testing.T) {
 	}
 }
 
+// TestPlannedRestartOutlastsTheSession is an update that takes longer than the daemon
+// may be silent: what runs goes on, and its end arrives. Back again, the node has no
+// more time than any other.
+func TestPlannedRestartOutlastsTheSession(t *testing.T) {
+	t.Parallel()
+	g := startGuardedNode(t)
+	beating, silent := g.beat(t)
+	path := filepath.Join(t.TempDir(), "end")
+	ending := g.submit(t, "--", "sh", "-c", "until [ -e "+path+" ]; do sleep 0.05; done; exit 3")
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	g.awaitRunning(ctx, t, ending)
+	if err := g.Stop(); err != nil {
+		t.Fatal(err)
+	}
+	time.Sleep(guardWindow + guardBudget) // the absence itself
+	if quiet := silent(); quiet > 2*time.Second {
+		t.Fatalf("the command is silent since %s\nnode: %s", quiet, g.log)
+	}
+	if err := os.WriteFile(path, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	g.start(t)
+	if r := g.errand(t, "wait", ending); r.code != 3 {
+		t.Fatalf("wait gave %d, stderr %q; want 3\nnode: %s", r.code, r.stderr, g.log)
+	}
+	killed := time.Now()
+	g.crash(t)
+	t.Logf("killed %s after the daemon died", awaitSilence(t, killed, silent, guardWindow+guardBudget))
+	g.start(t)
+	g.awaitFenced(t, beating)
+}
+
+func TestStopWithoutTheStoreGivesNoMoreTime(t *testing.T) {
+	t.Parallel()
+	g := startGuardedNode(t)
+	id, silent := g.beat(t)
+	stopped := time.Now()
+	g.etcd.pause(t)
+	if err := g.Stop(); err != nil {
+		t.Errorf("the daemon did not stop: %v", err)
+	}
+	t.Logf("stopped in %s, killed %s after", time.Since(stopped), awaitSilence(t, stopped, silent, guardWindow+guardBudget))
+	g.etcd.resume(t)
+	g.start(t)
+	g.awaitFenced(t, id)
+}
+
 func TestGuardThatDiesIsStartedAgain(t *testing.T) {
 	t.Parallel()
 	g := startGuardedNode(t)

@@ -131,6 +131,11 @@ var _ nodes.Journal = journalPort{}
 
 // Load delivers what is durable, after every change written before.
 func (j journalPort) Load(deliver func(nodes.JournalContent, error)) {
+	if !j.daemon.dead {
+		// Whoever reads it anew has forgotten what it said.
+		j.daemon.informed = false
+		j.daemon.machine.fence.judge()
+	}
 	j.ask(request{loaded: deliver})
 }
 

@@ -35,6 +35,29 @@ func gaps(p *plan.Plan) {
 	p.Options.SandboxesMax = 32
 }
 
+// stoppedUnheard stops each daemon while it does not reach the store, and ends its
+// session then.
+func stoppedUnheard(p *plan.Plan) {
+	longRuns(p)
+	for i, node := range p.Options.NodeNames() {
+		begin := later(p, i, p.Options.Nodes)
+		addFault(p, begin-seconds(1), seconds(170), plan.StoreAway{Node: node})
+		addFault(p, begin, seconds(160), plan.Restart{Node: node})
+		addFault(p, begin+seconds(8), 0, plan.KeyRemoved{Node: node})
+	}
+}
+
+// restartedAndLost restarts each daemon and loses it, and its session, soon after.
+func restartedAndLost(p *plan.Plan) {
+	longRuns(p)
+	for i, node := range p.Options.NodeNames() {
+		begin := later(p, i, p.Options.Nodes)
+		addFault(p, begin, seconds(4), plan.Restart{Node: node})
+		addFault(p, begin+seconds(15), seconds(160), plan.Crash{Node: node})
+		addFault(p, begin+seconds(16), 0, plan.KeyRemoved{Node: node})
+	}
+}
+
 // slowStarts let every start take long.
 func slowStarts(p *plan.Plan) {
 	p.Options.Latency.Create, p.Options.Latency.Start = seconds(6), seconds(10)

@@ -80,6 +80,8 @@ func Table() []Mutation {
 		{Name: "no confirming read", Seeds: 10, How: "a renewal counts when it was sent, and the read that confirms it is answered out of memory", Breaks: together, Wrap: renewalsUnconfirmed, Wanted: quiet, Shape: lost},
 		{Name: "fence late", Seeds: 10, How: "the fence is armed three minutes later than the renewal allows", Breaks: together, Wrap: fenceLate, Wanted: quiet, Shape: lost},
 		{Name: "fence forgets", Seeds: 10, How: "a daemon that is started again does not learn that its session is fenced", Breaks: []check.Guarantee{check.G7}, Wrap: fenceForgets, Wanted: quiet, Shape: lostAndCrashed},
+		{Name: "fence before the store", Seeds: 10, How: "the fence is moved for a planned restart before the store has heard of it", Breaks: together, Wrap: fenceBeforeStore, Wanted: quiet, Shape: stoppedUnheard},
+		{Name: "fence not shortened", Seeds: 10, How: "who comes back from a planned restart tells the store and leaves the fence where it was", Breaks: together, Wrap: fenceNotShortened, Wanted: quiet, Shape: restartedAndLost},
 		{Name: "timers late", Seeds: 10, How: "a timer of 25 s or more fires after forty times that", Breaks: []check.Guarantee{check.G9}, Wrap: timersLate, Wanted: quiet, Shape: overtime},
 		{Name: "erased at the ack", Seeds: 10, How: "a node forgets a placement at the acknowledgement, whatever its watch has seen", Breaks: together, Wrap: erasedAtAck, Wanted: quiet, Shape: echoes},
 		{Name: "stale resync", Seeds: 10, How: "after a gap a follower is shown what it was shown after the one before", Breaks: together, Wrap: staleResync, Wanted: quiet, Shape: gaps},

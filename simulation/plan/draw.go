@@ -101,6 +101,7 @@ func defaultSession() Session {
 	return Session{
 		Lease: Duration(time.Minute), Renew: Duration(5 * time.Second), Margin: Duration(15 * time.Second),
 		KillBudget: Duration(10 * time.Second), Drift: 0.01, StartMargin: Duration(2 * time.Second),
+		RestartMax: Duration(2 * time.Minute),
 	}
 }
 

@@ -161,6 +161,34 @@ func (d *drawer) unguarded(node string) {
 	d.downAt(node, begin+Duration(between(d.Rand, 0, windowLong).Round(time.Millisecond)), d.lasts(), Crash{Node: node})
 }
 
+// restarted stops the daemon of a node and brings it back, and lets something befall
+// the session at either moment: that is when its time changes.
+func (d *drawer) restarted(node string) {
+	begin, lasts := Duration(d.focus.moment(d.Rand, d.o, meetEarly)), Duration(d.lasts().Round(time.Millisecond))
+	d.downAt(node, begin, lasts.D(), Restart{Node: node})
+	at := pick(d.Rand, begin, begin+lasts)
+	near := at + Duration(between(d.Rand, -2*time.Second, 20*time.Second).Round(time.Millisecond))
+	switch d.IntN(4) {
+	case 0:
+		d.beside(at, d.lasts(), StoreAway{Node: node, Answers: chance(d.Rand, 0.3)})
+	case 1:
+		d.beside(near, 0, LeaseRevoked{Node: node})
+	case 2:
+		d.downAt(node, near, d.lasts(), Crash{Node: node})
+	default:
+	}
+	if chance(d.Rand, 0.5) {
+		d.beside(near+Duration(between(d.Rand, 0, 5*time.Second).Round(time.Millisecond)), 0, KeyRemoved{Node: node})
+	}
+}
+
+// beside adds a fault that goes with another, if its class is wanted.
+func (d *drawer) beside(begin Duration, lasts time.Duration, what What) {
+	if slices.Contains(d.o.Classes, what.Class()) {
+		d.faults = append(d.faults, Fault{Begin: begin, End: begin + Duration(lasts.Round(time.Millisecond)), What: what})
+	}
+}
+
 // unheard lets a session end at a moment, often while its node can not hear of it: that
 // goes on to its fence, and others must wait for that.
 func (d *drawer) unheard(node string, what What) {
@@ -232,9 +260,13 @@ var recipes = []recipe{
 	}},
 	{ClassNode, 3, func(d *drawer) { n := d.node(); d.down(n, d.lasts(), Crash{Node: n}) }},
 	{ClassNode, 2, func(d *drawer) {
-		n := d.node()
-		d.down(n, d.lasts(), Restart{Node: n, Revoke: chance(d.Rand, 0.15)})
+		f := Restart{Node: d.node(), Revoke: chance(d.Rand, 0.15)}
+		if chance(d.Rand, 0.2) {
+			f.Cut = Duration(between(d.Rand, time.Millisecond, pick(d.Rand, 20*time.Millisecond, 200*time.Millisecond, 5*time.Second)).Round(time.Millisecond))
+		}
+		d.down(f.Node, d.lasts(), f)
 	}},
+	{ClassNode, 0.5, func(d *drawer) { d.restarted(d.node()) }},
 	{ClassNode, 1, func(d *drawer) { n := d.node(); d.down(n, d.lasts()+10*time.Second, Reboot{Node: n}) }},
 	{ClassNode, 2, func(d *drawer) { n := d.node(); d.down(n, d.lasts(), Pause{Node: n, Suspend: chance(d.Rand, 0.3)}) }},
 	{ClassNode, 0.15, func(d *drawer) { n := d.node(); d.down(n, d.lasts(), Pause{Node: n, Uncounted: true}) }},

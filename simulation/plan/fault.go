@@ -196,10 +196,12 @@ type (
 		Node string `json:"node"`
 	}
 	// Restart stops the daemon as an update does; it comes back at the end. Revoke lets
-	// whoever stops it end its session too, while its sandboxes run on.
+	// whoever stops it end its session too, while its sandboxes run on. Cut kills it that
+	// long after it was asked to stop.
 	Restart struct {
-		Node   string `json:"node"`
-		Revoke bool   `json:"revoke,omitempty"`
+		Node   string   `json:"node"`
+		Revoke bool     `json:"revoke,omitempty"`
+		Cut    Duration `json:"cut,omitempty"`
 	}
 	// Reboot takes the machine down; it comes back at the end, on a new boot id.
 	Reboot struct {

@@ -102,6 +102,8 @@ type Session struct {
 	KillBudget  Duration `json:"kill_budget"`
 	Drift       float64  `json:"drift"`
 	StartMargin Duration `json:"start_margin"`
+	// RestartMax is absent from plans of before there were planned restarts.
+	RestartMax Duration `json:"restart_max,omitempty"`
 }
 
 // The policies: which of the turns that could run is run next.

@@ -22,7 +22,7 @@ import (
 // What whoever starts the daemon on a machine does, in true time.
 const (
 	// startTimeout is how long a daemon may take to be announced before it gives up.
-	startTimeout = 90 * time.Second
+	startTimeout = 3 * time.Minute
 	// startPoll is how often its start is looked at.
 	startPoll = 500 * time.Millisecond
 	// restartPause passes before a daemon that ended by itself is started again, and
@@ -31,6 +31,8 @@ const (
 	refusedPause = 30 * time.Second
 	// stopTimeout is how long a stop may take before the daemon is killed.
 	stopTimeout = 10 * time.Second
+	// leaveTimeout is how much of that it may take to have the time of a restart.
+	leaveTimeout = 5 * time.Second
 	// stopPoll is how often a stop is looked at.
 	stopPoll = 20 * time.Millisecond
 )
@@ -148,6 +150,7 @@ func (w *World) config(s *seat) nodes.Config {
 func sessionConfig(s plan.Session) nodes.SessionConfig {
 	return nodes.SessionConfig{
 		Lease: s.Lease.D(), Renew: s.Renew.D(), Margin: s.Margin.D(), KillBudget: s.KillBudget.D(), Drift: s.Drift, StartMargin: s.StartMargin.D(),
+		RestartMax: s.RestartMax.D(),
 	}
 }
 
@@ -224,6 +227,10 @@ func (w *World) stop(s *seat) {
 	var poll func()
 	poll = func() {
 		if s.daemon != d {
+			return
+		}
+		if err := d.assembled.Leave(ended); err != nil && w.timeline.Now()-since < leaveTimeout {
+			w.timeline.After(stopPoll, poll)
 			return
 		}
 		// Turns are taken while there are any at the same instant: that the close waits

@@ -27,6 +27,14 @@ func (w *World) applyNode(a *active) (end func()) {
 			if f.Revoke {
 				w.revoke(s)
 			}
+			if d := s.daemon; f.Cut > 0 && d != nil {
+				w.timeline.After(f.Cut.D(), func() {
+					if s.daemon == d {
+						w.exit(s, -1)
+						w.launch(s)
+					}
+				})
+			}
 		})
 	case plan.Reboot:
 		return w.withoutPower(s)

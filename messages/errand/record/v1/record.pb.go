@@ -2530,7 +2530,10 @@ type JournalMeta struct {
 	// restored_at of the cluster at that epoch.
 	RestoredAt int64 `protobuf:"varint,10,opt,name=restored_at,json=restoredAt,proto3" json:"restored_at,omitempty"`
 	// The sandboxes in quarantine.
-	Quarantined   []*Quarantined `protobuf:"bytes,11,rep,name=quarantined,proto3" json:"quarantined,omitempty"`
+	Quarantined []*Quarantined `protobuf:"bytes,11,rep,name=quarantined,proto3" json:"quarantined,omitempty"`
+	// The longer lease that a planned restart asked for; the session's key is held by it or
+	// by lease.
+	RestartLease  int64 `protobuf:"varint,12,opt,name=restart_lease,json=restartLease,proto3" json:"restart_lease,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2640,6 +2643,13 @@ func (x *JournalMeta) GetQuarantined() []*Quarantined {
 		return x.Quarantined
 	}
 	return nil
+}
+
+func (x *JournalMeta) GetRestartLease() int64 {
+	if x != nil {
+		return x.RestartLease
+	}
+	return 0
 }
 
 // Quarantined is a sandbox of this node that nothing accounts for. It is stopped, kept
@@ -3501,7 +3511,7 @@ const file_errand_record_v1_record_proto_rawDesc = "" +
 	"\n" +
 	"generation\x18\x02 \x01(\x03R\n" +
 	"generation\x12\x1b\n" +
-	"\twindow_ms\x18\x03 \x01(\x03R\bwindowMs\"\xcc\x02\n" +
+	"\twindow_ms\x18\x03 \x01(\x03R\bwindowMs\"\xf1\x02\n" +
 	"\vJournalMeta\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12\x12\n" +
 	"\x04uuid\x18\x02 \x01(\tR\x04uuid\x12\x1e\n" +
@@ -3517,7 +3527,8 @@ const file_errand_record_v1_record_proto_rawDesc = "" +
 	"\vrestored_at\x18\n" +
 	" \x01(\x03R\n" +
 	"restoredAt\x12?\n" +
-	"\vquarantined\x18\v \x03(\v2\x1d.errand.record.v1.QuarantinedR\vquarantined\"U\n" +
+	"\vquarantined\x18\v \x03(\v2\x1d.errand.record.v1.QuarantinedR\vquarantined\x12#\n" +
+	"\rrestart_lease\x18\f \x01(\x03R\frestartLease\"U\n" +
 	"\vQuarantined\x12\x18\n" +
 	"\asandbox\x18\x01 \x01(\tR\asandbox\x12\x16\n" +
 	"\x06driver\x18\x02 \x01(\tR\x06driver\x12\x14\n" +
