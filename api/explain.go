@@ -2,7 +2,6 @@ package api
 
 import (
 	"context"
-	"fmt"
 	"sync"
 	"time"
 
@@ -108,11 +107,11 @@ func pullText(pull *errandv1.ImagePull) string {
 	case errandv1.PullPhase_PULL_PHASE_FETCHING:
 		total := ""
 		if pull.GetTotalBytes() > 0 {
-			total = fmt.Sprintf(" of %d", pull.GetTotalBytes())
+			total = " of " + records.SizeText(pull.GetTotalBytes())
 		}
-		return fmt.Sprintf("%d%s bytes are here, %d/s", pull.GetBytes(), total, pull.GetBytesPerSecond())
+		return records.SizeText(pull.GetBytes()) + total + " are here, " + records.SizeText(pull.GetBytesPerSecond()) + "/s"
 	case errandv1.PullPhase_PULL_PHASE_UNPACKING:
-		return fmt.Sprintf("all of its %d bytes are here and it is unpacked", pull.GetTotalBytes())
+		return "all of its " + records.SizeText(pull.GetTotalBytes()) + " are here and it is unpacked"
 	case errandv1.PullPhase_PULL_PHASE_FAILED:
 		return "the last try failed: " + pull.GetLastError()
 	default:

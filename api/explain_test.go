@@ -20,7 +20,7 @@ import (
 type pulling struct{}
 
 func (pulling) PullOf(string) (*errandv1.ImagePull, bool) {
-	return &errandv1.ImagePull{Phase: errandv1.PullPhase_PULL_PHASE_FETCHING, Bytes: 10, TotalBytes: 40, BytesPerSecond: 5}, true
+	return &errandv1.ImagePull{Phase: errandv1.PullPhase_PULL_PHASE_FETCHING, Bytes: 3 << 20, TotalBytes: 40<<20 + 1<<19, BytesPerSecond: 1536}, true
 }
 
 func (p pulling) Pulls() []*errandv1.ImagePull {
@@ -62,7 +62,7 @@ func TestExplainTellsWhatTheNodeOfAPlacedRunDoes(t *testing.T) {
 		t.Fatal(err)
 	}
 	i := slices.IndexFunc(response.GetCauses(), func(c *errandv1.Cause) bool { return c.GetCode() == "PULLING" })
-	if i < 0 || response.GetCauses()[i].GetMessage() != "node n1 pulls image busybox: 10 of 40 bytes are here, 5/s" {
+	if i < 0 || response.GetCauses()[i].GetMessage() != "node n1 pulls image busybox: 3 MiB of 40.5 MiB are here, 1.5 KiB/s" {
 		t.Errorf("%v", response.GetCauses())
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"github.com/errand-run/errand/actors"
+	"github.com/errand-run/errand/cluster/records"
 	recordv1 "github.com/errand-run/errand/messages/errand/record/v1"
 	"github.com/errand-run/errand/nodes/sandbox"
 )
@@ -97,7 +98,7 @@ func (m *Machine) adoptPlacement(p *placement, info sandbox.Info, found bool) {
 		m.report(p)
 		m.adoptVoid(p)
 	case recordv1.JournalState_JOURNAL_STATE_ACCEPTED:
-		if m.reverted {
+		if m.reverted || p.foreign || found && info.State != sandbox.StateCreated {
 			m.endUnknown(p)
 			return
 		}
@@ -134,11 +135,21 @@ func (m *Machine) adoptStarted(p *placement, info sandbox.Info, found bool) {
 		m.running(p, m.now.Wall)
 	case p.foreign:
 		m.exit(p, m.foreignEnd(p))
-	case p.started():
-		m.exit(p, lost("the node was restarted and its sandbox is gone"))
 	default:
-		m.exit(p, startUnknown())
+		m.missing(p)
 	}
+}
+
+// missing ends a placement that the journal holds and no driver knows, or that no
+// process of can have outlived the boot that it was started in.
+func (m *Machine) missing(p *placement) {
+	end := startUnknown()
+	if p.started() {
+		end = lost("the node was restarted and its sandbox is gone")
+	}
+	m.log(actors.LogWarn, "sandbox that the journal knows is not there", "run", p.key.Run, "attempt", p.key.Attempt, "sandbox", p.id,
+		"driver", p.entry.GetDriver(), "started on boot", p.entry.GetBootId(), "told as", records.Word(end.GetReason()))
+	m.exit(p, end)
 }
 
 // foreignEnd is that of a placement in whose name another sandbox was found.

@@ -46,7 +46,7 @@ func (m *Machine) awaitExitTry(p *placement, try int) {
 func exitOf(exit sandbox.Exit) *recordv1.Exit {
 	out := &recordv1.Exit{
 		Code: exit.Code, Signal: exit.Signal, OomKilled: exit.OOMKilled, Reason: exit.Reason,
-		Message: clip(exit.Message), Source: exit.Source,
+		Message: clip(exit.Message), Source: exit.Source, MemoryPeakBytes: exit.MemoryPeakBytes,
 	}
 	if !exit.StartedAt.IsZero() {
 		out.StartedAt = exit.StartedAt.UnixMilli()
@@ -62,6 +62,14 @@ func exitOf(exit sandbox.Exit) *recordv1.Exit {
 
 func lost(message string) *recordv1.Exit {
 	return &recordv1.Exit{Reason: recordv1.Reason_REASON_SANDBOX_LOST, Message: message}
+}
+
+// slain is the end of a sandbox that somebody outside of it has killed: how its command
+// would have ended, nobody knows.
+func slain(seen *recordv1.Exit) *recordv1.Exit {
+	end := lost("its sandbox was killed from outside, with all that ran in it: neither its command nor errand did that, nor the kernel for want of memory")
+	end.StartedAt, end.At, end.Source = seen.GetStartedAt(), seen.GetAt(), seen.GetSource()
+	return end
 }
 
 // observe takes an exit that the driver reports. While a signal of ours is under
@@ -85,6 +93,9 @@ func (m *Machine) exit(p *placement, exit *recordv1.Exit) {
 	}
 	p.observed = nil
 	exit = m.underFence(p, exit)
+	if exit.Code != nil && p.seen.Slain && untouched(p) {
+		exit = slain(exit)
+	}
 	if exit.GetAt() == 0 {
 		exit.At = m.now.Milli()
 	}
@@ -192,7 +203,9 @@ func (m *Machine) empty(p *placement, try int) {
 			m.after("empty/"+p.id, m.killPause(try), func() { m.empty(p, try+1) })
 			return
 		}
-		p.entry.Exit.Leftover = p.entry.GetExit().GetLeftover() || result.Leftover
+		if !p.foreign {
+			p.entry.Exit.Leftover = p.entry.GetExit().GetLeftover() || result.Leftover
+		}
 		if p.entry.GetExit().Code == nil {
 			// Nobody saw the end: from here on it is sure that nothing of it runs.
 			p.entry.Exit.EmptiedAt = m.now.Milli()
@@ -205,6 +218,12 @@ func (m *Machine) empty(p *placement, try int) {
 
 // flush completes the log; a log that can not be is told as incomplete.
 func (m *Machine) flush(p *placement) {
+	if p.foreign {
+		// What writes that log now is not its command.
+		p.flushed = true
+		m.tellEnd(p)
+		return
+	}
 	m.do(SandboxOp{Verb: VerbFlush, Driver: p.entry.GetDriver(), ID: p.id}, func(result SandboxResult) {
 		p.entry.Exit.LogComplete = result.Err == nil && result.Complete
 		p.flushed = true

@@ -3,12 +3,14 @@ package nodes
 import (
 	"bytes"
 	"crypto/sha256"
+	"slices"
 	"time"
 
 	"google.golang.org/protobuf/proto"
 
 	"github.com/errand-run/errand/actors"
 	"github.com/errand-run/errand/cluster/records"
+	actorv1 "github.com/errand-run/errand/messages/errand/actor/v1"
 	recordv1 "github.com/errand-run/errand/messages/errand/record/v1"
 	"github.com/errand-run/errand/nodes/sandbox"
 )
@@ -88,20 +90,26 @@ func (m *Machine) addOrphan(found survivor, strange string) {
 		o.strange = strangeClaims
 	}
 	for _, known := range m.meta.GetQuarantined() {
-		if known.GetSandbox() == found.info.ID && known.GetDriver() == found.driver && known.GetSince() < o.since {
-			o.since = known.GetSince()
+		if known.GetSandbox() != found.info.ID || known.GetDriver() != found.driver {
+			continue
+		}
+		o.since = min(o.since, known.GetSince())
+		if o.strange == "" {
+			// What it did not fit may be forgotten by now.
+			o.strange = known.GetStrange()
 		}
 	}
 	m.orphans[found.info.ID] = o
 }
 
-// journalQuarantine writes down since when each is there, if that is news: so a restart
-// does not begin their day anew. Until the node has its session nothing is written.
+// journalQuarantine writes down since when each is there and what is known against it,
+// if that is news: so a restart does not begin their day anew. Until the node has its
+// session nothing is written.
 func (m *Machine) journalQuarantine() {
 	var now []*recordv1.Quarantined
 	for _, id := range sortedKeys(m.orphans) {
 		if o := m.orphans[id]; o.mayHaveRun() && len(now) < quarantinedShown {
-			now = append(now, &recordv1.Quarantined{Sandbox: id, Driver: o.driver, Since: o.since})
+			now = append(now, &recordv1.Quarantined{Sandbox: id, Driver: o.driver, Since: o.since, Strange: o.strange})
 		}
 	}
 	if proto.Equal(&recordv1.JournalMeta{Quarantined: now}, &recordv1.JournalMeta{Quarantined: m.meta.GetQuarantined()}) {
@@ -143,45 +151,87 @@ func (m *Machine) killOrphan(o *orphan, try int) {
 		}
 		left := time.Duration(o.until()-m.now.Milli()) * time.Millisecond
 		m.after("orphan/"+o.info.ID+"/hold", min(max(left, 0), QuarantineHold), func() { m.removeOrphan(o) })
-		if o.strange == "" {
-			m.lookAfterOrphan(o)
-		}
+		m.lookAfterOrphan(o)
 	})
 }
 
-// lookAfterOrphan reads the orphan's run, twice.
+// lookAfterOrphan reads the run in whose name an orphan is: a record that does not speak
+// of it is told, and one that is what it claims to be goes once its run is seen twice not
+// to need it.
 func (m *Machine) lookAfterOrphan(o *orphan) {
 	if _, err := records.AppOfRun(o.info.Run); err != nil {
 		return
 	}
 	m.commit(records.Read(records.Get(m.keys.Run(o.info.Run))), func(result records.Result) {
-		again := func() { m.after("orphan/"+o.info.ID, OrphanConfirm, func() { m.lookAfterOrphan(o) }) }
-		if result.Err != nil {
-			again()
+		if m.orphans[o.info.ID] != o {
 			return
 		}
-		if kv, ok := result.First(0); ok {
-			run, err := records.DecodeRun(kv)
-			if hash := sha256.Sum256(records.Encode(run.GetSpec())); err == nil && !bytes.Equal(hash[:], o.info.SpecHash) {
-				o.strange = strangeSpec
-				m.log(actors.LogWarn, "sandbox in quarantine is not of its run; it is kept for a day", "sandbox", o.info.ID, "run", o.info.Run)
-				return
+		var run *recordv1.Run
+		kv, found := result.First(0)
+		err := result.Err
+		if err == nil && found {
+			run, err = records.DecodeRun(kv)
+		}
+		told := true
+		if run != nil && err == nil {
+			m.compareSpec(o, run)
+			if told = quarantineRecorded(m.config.ID, o, run); !told && m.phase >= PhaseRegistered {
+				m.tellOrphan(o)
 			}
-			if err != nil || !records.Terminal(run.GetStatus()) {
-				if !o.kept {
-					m.log(actors.LogWarn, "sandbox of a live run is not in the journal; it is kept until that has ended, or for a day", "sandbox", o.info.ID, "run", o.info.Run)
-				}
-				o.kept, o.looks = true, 0
+		}
+		switch again := m.lookAgain(o); {
+		case err != nil:
+			again()
+		case o.strange != "":
+			if !told {
+				again()
+			}
+		case run != nil && !records.Terminal(run.GetStatus()):
+			if !o.kept {
+				m.log(actors.LogWarn, "sandbox of a live run is not in the journal; it is kept until that has ended, or for a day", "sandbox", o.info.ID, "run", o.info.Run)
+			}
+			o.kept, o.looks = true, 0
+			again()
+		default:
+			if o.looks++; o.looks < 2 {
 				again()
 				return
 			}
+			m.cancel("orphan/" + o.info.ID + "/hold")
+			m.removeOrphan(o)
 		}
-		if o.looks++; o.looks < 2 {
-			again()
-			return
-		}
-		m.cancel("orphan/" + o.info.ID + "/hold")
-		m.removeOrphan(o)
+	})
+}
+
+func (m *Machine) lookAgain(o *orphan) func() {
+	return func() { m.after("orphan/"+o.info.ID, OrphanConfirm, func() { m.lookAfterOrphan(o) }) }
+}
+
+// compareSpec finds out whether an orphan was made of what its run asks for.
+func (m *Machine) compareSpec(o *orphan, run *recordv1.Run) {
+	hash := sha256.Sum256(records.Encode(run.GetSpec()))
+	if o.strange != "" || bytes.Equal(hash[:], o.info.SpecHash) {
+		return
+	}
+	o.strange = strangeSpec
+	m.log(actors.LogWarn, "sandbox in quarantine is not of its run; it is kept for a day", "sandbox", o.info.ID, "run", o.info.Run)
+	if m.phase >= PhaseRegistered {
+		m.journalQuarantine()
+	}
+}
+
+// tellOrphan tells a run that there is a sandbox in its name for which nothing accounts.
+func (m *Machine) tellOrphan(o *orphan) {
+	m.tellPast(0, o.info.Run, &actorv1.Quarantined{
+		Run: o.info.Run, Attempt: o.info.Attempt, Placement: o.info.Placement, Node: m.config.ID, Since: o.since, Reason: o.reason(),
+	})
+}
+
+// quarantineRecorded tells whether a run's record speaks of an orphan.
+func quarantineRecorded(node string, o *orphan, run *recordv1.Run) bool {
+	return slices.ContainsFunc(run.GetEvents(), func(e *recordv1.RunEvent) bool {
+		return e.GetKind() == recordv1.RunEventKind_RUN_EVENT_KIND_QUARANTINED && e.GetNode() == node && e.GetAt() == o.since &&
+			e.GetAttempt() == o.info.Attempt && e.GetPlacement() == o.info.Placement
 	})
 }
 

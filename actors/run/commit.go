@@ -140,7 +140,7 @@ func (m *Machine) report(d decision, revision int64) {
 	case changeEnd:
 		m.log(actors.LogInfo, "run ended", endFields(run)...)
 	case changeNote:
-		m.log(actors.LogWarn, "an exit came late", "status", records.Word(run.GetStatus()))
+		m.log(actors.LogWarn, d.says, "status", records.Word(run.GetStatus()))
 	default:
 	}
 }

@@ -31,7 +31,7 @@ func History(run *recordv1.Run) (events []Event, leftOut int) {
 	for _, attempt := range run.GetAttempts() {
 		last = max(last, attempt.GetNumber())
 	}
-	stored := run.GetEvents()
+	stored, strange := withoutQuarantined(run.GetEvents())
 	for _, attempt := range run.GetAttempts() {
 		var before []*recordv1.RunEvent
 		before, stored = upTo(stored, attempt.GetNumber())
@@ -47,6 +47,9 @@ func History(run *recordv1.Run) (events []Event, leftOut int) {
 	}
 	for _, late := range run.GetLateExits() {
 		events = insertByTime(events, lateEvent(run, late))
+	}
+	for _, e := range strange {
+		events = insertByTime(events, quarantinedEvent(e))
 	}
 	return events, int(run.GetEventsLeftOut())
 }
@@ -74,7 +77,7 @@ func attemptEvents(run *recordv1.Run, attempt *recordv1.Attempt, stored []*recor
 	if !attemptEnded(attempt) {
 		return events
 	}
-	ended := Event{At: attempt.GetEndedAt(), Attempt: attempt.GetNumber(), Node: attempt.GetNode(), Text: endText(attempt)}
+	ended := Event{At: attempt.GetEndedAt(), Attempt: attempt.GetNumber(), Node: attempt.GetNode(), Text: endText(run, attempt)}
 	switch {
 	case attempt.ExitCode != nil:
 		ended.Kind = recordv1.RunEventKind_RUN_EVENT_KIND_EXITED

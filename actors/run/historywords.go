@@ -40,21 +40,33 @@ func finishedText(run *recordv1.Run) string {
 }
 
 // endText says how an attempt ended, as far as it was seen.
-func endText(attempt *recordv1.Attempt) string {
+func endText(run *recordv1.Run, attempt *recordv1.Attempt) string {
 	switch {
 	case attempt.ExitCode == nil && attempt.GetMessage() != "":
 		return attempt.GetMessage()
 	case attempt.ExitCode == nil:
-		return outcomeText(attempt.GetStatus(), attempt.GetReason(), "", nil)
+		return outcomeText(attempt.GetStatus(), attempt.GetReason(), reasonText(attempt.GetReason()), nil)
 	case attempt.GetSignal() != 0:
 		text := fmt.Sprintf("ended by signal %s, exit code %d", signalName(attempt.GetSignal()), attempt.GetExitCode())
 		if attempt.GetOomKilled() {
-			text += ", out of memory"
+			text += ", out of memory: " + memoryText(run, attempt)
 		}
 		return text
 	default:
 		return fmt.Sprintf("exit code %d", attempt.GetExitCode())
 	}
+}
+
+// memoryText tells how much memory an attempt might use and has used.
+func memoryText(run *recordv1.Run, attempt *recordv1.Attempt) string {
+	text := "it has no limit of its own"
+	if limit := run.GetSpec().GetMemoryBytes(); limit > 0 {
+		text = "its limit is " + records.SizeText(limit)
+	}
+	if peak := attempt.GetMemoryPeakBytes(); peak > 0 {
+		text += ", the most that it used was " + records.SizeText(peak)
+	}
+	return text
 }
 
 func safeText(attempt *recordv1.Attempt) string {

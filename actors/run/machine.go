@@ -179,6 +179,8 @@ func (m *Machine) receive(now actors.Instant, in actors.Received) {
 		m.enqueue(exited{message})
 	case *actorv1.Cancel:
 		m.enqueue(cancel{message, in.From})
+	case *actorv1.Quarantined:
+		m.enqueue(quarantined{message})
 	case *actorv1.Activate:
 	default:
 		m.log(actors.LogWarn, "dropped a message that a run does not know", "message", nameOf(in.Message))
@@ -224,6 +226,9 @@ func same(a, b request) bool {
 	case exited:
 		b, ok := b.(exited)
 		return ok && a.GetAttempt() == b.GetAttempt() && a.GetPlacement() == b.GetPlacement() && a.GetNode() == b.GetNode()
+	case quarantined:
+		b, ok := b.(quarantined)
+		return ok && sameQuarantine(a.Quarantined, b.GetAttempt(), b.GetPlacement(), b.GetNode(), b.GetSince())
 	default:
 		return false
 	}

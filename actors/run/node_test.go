@@ -60,6 +60,7 @@ func (n *node) receive(message proto.Message, yes bool) {
 		answer := &actorv1.Reserved{Run: m.GetRun(), Attempt: m.GetAttempt(), Placement: m.GetPlacement(), Node: n.name, Yes: yes, Session: n.session}
 		if !yes {
 			answer.Message = "no room: 64 of 64 sandboxes in use"
+			n.world.said[n.name+answer.GetMessage()] = true
 		}
 		n.world.toRun = append(n.world.toRun, answer)
 	case *actorv1.Start:

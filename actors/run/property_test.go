@@ -29,8 +29,10 @@ func TestAnySequenceKeepsTheRules(t *testing.T) {
 		walk := rand.New(rand.NewPCG(rapid.Uint64().Draw(t, "walk"), 0))
 		for range rapid.IntRange(actionsMax/10, actionsMax).Draw(t, "actions") {
 			w.act(walk.IntN(1 << 20))
+			w.checkWhy()
 		}
 		w.settle()
+		w.checkWhy()
 	})
 }
 
@@ -51,6 +53,9 @@ func (w *world) act(a int) {
 		w.deliverToNode(how)
 	case 11:
 		w.step(i, actors.Received{Message: &actorv1.Wake{Run: testID}})
+		if how%8 == 0 {
+			w.toRun = append(w.toRun, &actorv1.Quarantined{Run: testID, Attempt: 1, Placement: 1, Node: n.name, Since: int64(how/8%3) + 1, Reason: "nobody knows it"})
+		}
 	case 12:
 		n.sync()
 	case 13:

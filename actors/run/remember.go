@@ -21,6 +21,8 @@ const (
 	eventLeft    = recordv1.RunEventKind_RUN_EVENT_KIND_LEFT
 	eventStop    = recordv1.RunEventKind_RUN_EVENT_KIND_STOP
 	eventOverdue = recordv1.RunEventKind_RUN_EVENT_KIND_OVERDUE
+
+	eventQuarantined = recordv1.RunEventKind_RUN_EVENT_KIND_QUARANTINED
 )
 
 // remember adds an event to a record, which is the caller's to change.

@@ -56,10 +56,11 @@ const (
 	onStarted
 	onExited
 	onCancel
+	onQuarantined
 	columns
 )
 
-var columnNames = [columns]string{"wake", "granted", "refused", "voided", "started", "exited", "cancel"}
+var columnNames = [columns]string{"wake", "granted", "refused", "voided", "started", "exited", "cancel", "quarantined"}
 
 func (c column) String() string { return columnNames[c] }
 
@@ -159,6 +160,8 @@ type decision struct {
 	// run and assignment are the new records.
 	run        *recordv1.Run
 	assignment *recordv1.Assignment
+	// says is the log line of a changeNote.
+	says string
 	// node is where the assignment lies that the change touches, session the one that
 	// it is lost with.
 	node     string
@@ -185,23 +188,23 @@ type move func(now actors.Instant, s snapshot, r request) decision
 var table = [phases][columns]move{
 	absent: {
 		onWake: rest, onGranted: drop, onRefused: drop, onVoided: ackUnknown,
-		onStarted: drop, onExited: ackUnknown, onCancel: cancelAbsent,
+		onStarted: drop, onExited: ackUnknown, onCancel: cancelAbsent, onQuarantined: drop,
 	},
 	waiting: {
 		onWake: lookWaiting, onGranted: place, onRefused: hold, onVoided: ackVoid,
-		onStarted: dropStarted, onExited: noteExit, onCancel: cancelWaiting,
+		onStarted: dropStarted, onExited: noteExit, onCancel: cancelWaiting, onQuarantined: noteQuarantined,
 	},
 	placed: {
 		onWake: lookPlaced, onGranted: drop, onRefused: drop, onVoided: leave,
-		onStarted: start, onExited: end, onCancel: cancelPlaced,
+		onStarted: start, onExited: end, onCancel: cancelPlaced, onQuarantined: noteQuarantined,
 	},
 	running: {
 		onWake: lookRunning, onGranted: drop, onRefused: drop, onVoided: voidRunning,
-		onStarted: dropStarted, onExited: end, onCancel: cancelPlaced,
+		onStarted: dropStarted, onExited: end, onCancel: cancelPlaced, onQuarantined: noteQuarantined,
 	},
 	terminal: {
 		onWake: rest, onGranted: drop, onRefused: drop, onVoided: ackVoid,
-		onStarted: drop, onExited: noteExit, onCancel: cancelTerminal,
+		onStarted: drop, onExited: noteExit, onCancel: cancelTerminal, onQuarantined: noteQuarantined,
 	},
 }
 
@@ -485,7 +488,7 @@ func noteExit(now actors.Instant, s snapshot, r request) decision {
 		Attempt: m.GetAttempt(), Placement: m.GetPlacement(), At: now.Milli(), Exit: storable(m.GetExit()),
 	})
 	if phaseOf(run) == terminal {
-		return decision{change: changeNote, run: run, after: ack}
+		return decision{change: changeNote, run: run, after: ack, says: "an exit came late"}
 	}
 	return decision{change: changeUpdate, run: run, nextWake: nextWake(now, run), after: ack}
 }

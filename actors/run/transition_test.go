@@ -84,6 +84,8 @@ func requestOf(c column) request {
 		return started{&actorv1.Started{Run: testID, Attempt: 1, Placement: 2, Node: "n1", At: epoch.UnixMilli() + 10}}
 	case onExited:
 		return exited{&actorv1.Exited{Run: testID, Attempt: 1, Placement: 2, Node: "n1", Exit: exitOf(7)}}
+	case onQuarantined:
+		return quarantined{&actorv1.Quarantined{Run: testID, Attempt: 1, Placement: 1, Node: "n2", Since: epoch.UnixMilli() + 20, Reason: "nobody knows it"}}
 	default:
 		return cancel{&actorv1.Cancel{Run: testID, By: "ann"}, "caller"}
 	}
@@ -111,16 +113,20 @@ func TestEveryPhaseAndRequest(t *testing.T) {
 		waiting: {
 			onGranted: {changePlace, pending, "Start"}, onRefused: {changeUpdate, pending, ""}, onVoided: {changeReload, same, ""},
 			onStarted: {changeReload, same, ""}, onExited: {changeReload, same, ""}, onCancel: {changeEnd, canceled, "RECORDED"},
+			onQuarantined: {changeUpdate, pending, ""},
 		},
 		placed: {
 			onWake: {after: "Start"}, onVoided: {changeUnplace, pending, "Ack"}, onStarted: {changeUpdate, runs, ""},
 			onExited: {changeEnd, failed, "Ack"}, onCancel: {changeWish, pending, "Stop RECORDED"},
+			onQuarantined: {changeUpdate, pending, ""},
 		},
 		running: {
 			onVoided: {changeEnd, failed, "Ack"}, onExited: {changeEnd, failed, "Ack"}, onCancel: {changeWish, runs, "Stop RECORDED"},
+			onQuarantined: {changeUpdate, runs, ""},
 		},
 		terminal: {
 			onVoided: {after: "Ack"}, onExited: {changeNothing, same, "Ack"}, onCancel: {after: "TERMINAL"},
+			onQuarantined: {changeNote, recordv1.Status_STATUS_SUCCEEDED, ""},
 		},
 	}
 	for p := range phases {
@@ -426,7 +432,7 @@ func TestWords(t *testing.T) {
 		memory(0):                  "",
 		memory(2 << 30):            " of 2 GiB",
 		memory(64 << 20):           " of 64 MiB",
-		memory(1000):               " of 1000 bytes",
+		memory(1000):               " of 1000 B",
 		refusalsText(many[:2]):     "node n: no; node n: no",
 		refusalsText(many):         "node n: no; node n: no; node n: no; node n: no; node n: no; and 2 more",
 		refusalsText(nil):          noNodes,

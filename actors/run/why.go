@@ -340,7 +340,7 @@ func (e *explanation) earlier() {
 	slices.Reverse(before)
 	for _, attempt := range before[:min(len(before), attemptsShown)] {
 		e.add(CauseAttemptEnded, attempt.GetEndedAt(), attempt.GetNode(), attempt.GetNumber(),
-			"attempt %d on node %s: %s", attempt.GetNumber(), attempt.GetNode(), endText(attempt))
+			"attempt %d on node %s: %s", attempt.GetNumber(), attempt.GetNode(), endText(e.run, attempt))
 	}
 	if more := len(before) - attemptsShown; more > 0 {
 		e.add(CauseAttemptEnded, 0, "", 0, "%d attempts before", more)
@@ -389,19 +389,22 @@ func (e *explanation) end(attempt *recordv1.Attempt) {
 		where = fmt.Sprintf("attempt %d on node %s: ", attempt.GetNumber(), attempt.GetNode())
 	}
 	text := run.GetMessage()
+	if text == "" {
+		text = reasonText(run.GetReason())
+	}
 	switch {
 	case text == "" && run.ExitCode != nil:
 		text = fmt.Sprintf("exit code %d", run.GetExitCode())
 	case text == "":
 		text = "nothing more is recorded"
-	case run.ExitCode != nil && (attempt.GetSignal() != 0 || run.GetReason() != recordv1.Reason_REASON_EXIT_CODE):
+	case run.ExitCode != nil && (attempt.GetSignal() != 0 || run.GetMessage() == "" || run.GetReason() != recordv1.Reason_REASON_EXIT_CODE):
 		text += fmt.Sprintf("; exit code %d", run.GetExitCode())
 	}
 	e.add(code, attempt.GetEndedAt(), attempt.GetNode(), attempt.GetNumber(), "%s%s", where, text)
 	if attempt.GetSignal() != 0 {
 		e.bySignal(attempt)
 	}
-	if attempt.GetOomKilled() {
+	if attempt.GetOomKilled() || attempt.GetMemoryPeakBytes() > 0 {
 		e.memory(attempt)
 	}
 }
@@ -444,14 +447,7 @@ func (e *explanation) stoppedByEngine() bool {
 }
 
 func (e *explanation) memory(attempt *recordv1.Attempt) {
-	text := "processes of it were killed for want of memory; it has no limit of its own"
-	if limit := e.run.GetSpec().GetMemoryBytes(); limit > 0 {
-		text = "processes of it were killed for want of memory: its limit is " + memoryText(limit)
-	}
-	if peak := attempt.GetMemoryPeakBytes(); peak > 0 {
-		text += fmt.Sprintf(", the most that it used was %s", memoryText(peak))
-	}
-	e.add(CauseMemory, 0, attempt.GetNode(), attempt.GetNumber(), "%s", text)
+	e.add(CauseMemory, 0, attempt.GetNode(), attempt.GetNumber(), "processes of it were killed for want of memory: %s", memoryText(e.run, attempt))
 }
 
 // safety says from when on no copy of an attempt can be running whose end nobody saw.

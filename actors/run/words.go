@@ -2,7 +2,6 @@ package run
 
 import (
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 
@@ -94,60 +93,84 @@ func codeText(run *recordv1.Run, exit *recordv1.Exit) string {
 	if exit.GetOomKilled() {
 		text += " after the memory limit" + memoryOf(run) + " was reached"
 	}
-	return text
+	return text + driverSays(exit)
+}
+
+// driverSays is what the driver has to say beside the code.
+func driverSays(exit *recordv1.Exit) string {
+	if exit.GetMessage() == "" {
+		return ""
+	}
+	return "; " + bounded(exit.GetMessage())
 }
 
 func signalText(exit *recordv1.Exit) string {
-	return fmt.Sprintf("killed by signal %d", exit.GetSignal())
+	return fmt.Sprintf("killed by signal %d", exit.GetSignal()) + driverSays(exit)
 }
 
 func oomText(run *recordv1.Run, exit *recordv1.Exit) string {
-	return signalText(exit) + " after the memory limit" + memoryOf(run) + " was reached"
+	return fmt.Sprintf("killed by signal %d", exit.GetSignal()) + " after the memory limit" + memoryOf(run) + " was reached"
 }
 
 func memoryOf(run *recordv1.Run) string {
 	if limit := run.GetSpec().GetMemoryBytes(); limit > 0 {
-		return " of " + memoryText(limit)
+		return " of " + records.SizeText(limit)
 	}
 	return ""
 }
 
-func memoryText(bytes int64) string {
-	switch {
-	case bytes%(1<<30) == 0:
-		return fmt.Sprintf("%d GiB", bytes>>30)
-	case bytes%(1<<20) == 0:
-		return fmt.Sprintf("%d MiB", bytes>>20)
+// reasonText says what a reason means, of an attempt of which nothing more is known.
+func reasonText(reason recordv1.Reason) string {
+	switch reason {
+	case recordv1.Reason_REASON_EXIT_CODE:
+		return "the command ended with another exit code than 0"
+	case recordv1.Reason_REASON_SIGNAL:
+		return "a signal ended the command"
+	case recordv1.Reason_REASON_OOM_KILLED:
+		return "the kernel killed the command for want of memory"
+	case recordv1.Reason_REASON_TIMEOUT:
+		return "its timeout passed before the command ended"
+	case recordv1.Reason_REASON_CANCELED:
+		return "it was canceled"
+	case recordv1.Reason_REASON_START_DEADLINE:
+		return "its start deadline passed before the command was started"
+	case recordv1.Reason_REASON_IMAGE_NOT_FOUND:
+		return "there is no such image"
+	case recordv1.Reason_REASON_IMAGE_PULL:
+		return "the image could not be pulled"
+	case recordv1.Reason_REASON_NOT_FOUND:
+		return "the command was not found"
+	case recordv1.Reason_REASON_NOT_EXECUTABLE:
+		return "the command is not executable"
+	case recordv1.Reason_REASON_SECRET:
+		return "a secret that it asks for could not be had"
+	case recordv1.Reason_REASON_START_ERROR:
+		return "the command could not be started"
+	case recordv1.Reason_REASON_START_UNKNOWN:
+		return "the node can not tell whether the command was started"
+	case recordv1.Reason_REASON_SANDBOX_LOST:
+		return "the sandbox was lost and nobody saw the command end"
+	case recordv1.Reason_REASON_NODE_LOST:
+		return "the node was lost"
+	case recordv1.Reason_REASON_NODE_FENCED:
+		return "the node had lost its session and stopped what it ran"
+	case recordv1.Reason_REASON_DRAINED:
+		return drainedText
 	default:
-		return fmt.Sprintf("%d bytes", bytes)
+		return ""
 	}
 }
 
-type reasonText struct {
-	reason recordv1.Reason
-	text   string
-}
-
-// unobservedTexts stand in for a node that gave a reason without words.
-var unobservedTexts = []reasonText{
-	{recordv1.Reason_REASON_NODE_FENCED, "the node had lost its session and stopped what it ran"},
-	{recordv1.Reason_REASON_SANDBOX_LOST, "the sandbox was lost and nobody saw the command end"},
-	{recordv1.Reason_REASON_START_UNKNOWN, "the node can not tell whether the command was started"},
-	{recordv1.Reason_REASON_NODE_LOST, "the node was lost"},
-	{recordv1.Reason_REASON_NOT_FOUND, "the command was not found"},
-	{recordv1.Reason_REASON_NOT_EXECUTABLE, "the command is not executable"},
-	{recordv1.Reason_REASON_START_ERROR, "the command could not be started"},
-}
-
+// unobservedText is what a node says of an end without a code that counts, or what its
+// reason means.
 func unobservedText(reason recordv1.Reason, exit *recordv1.Exit) string {
 	if exit.GetMessage() != "" {
 		return bounded(exit.GetMessage())
 	}
-	i := slices.IndexFunc(unobservedTexts, func(t reasonText) bool { return t.reason == reason })
-	if i < 0 {
-		return "the command ended and nobody saw its exit code"
+	if text := reasonText(reason); text != "" {
+		return text
 	}
-	return unobservedTexts[i].text
+	return "the command ended and nobody saw its exit code"
 }
 
 // unseenText goes after the cause of a stop when there is no code to show.

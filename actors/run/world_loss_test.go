@@ -27,6 +27,7 @@ func TestAnySequenceKeepsTheRulesWhereSessionsEnd(t *testing.T) {
 			} else {
 				w.act(walk.IntN(1 << 20))
 			}
+			w.checkWhy()
 		}
 		for _, n := range w.nodes {
 			if walk.IntN(3) > 0 {
@@ -34,6 +35,7 @@ func TestAnySequenceKeepsTheRulesWhereSessionsEnd(t *testing.T) {
 			}
 		}
 		w.settle()
+		w.checkWhy()
 	})
 }
 
@@ -69,13 +71,15 @@ func (n *node) stopLate(now bool) {
 	if n.stopBy == 0 || !now && n.world.now.Mono < n.stopBy {
 		return
 	}
+	// What it had to end by then is dead by then, however far the clock has gone.
+	ended := min(n.world.now.Mono, n.stopBy)
 	n.stopBy = 0
 	n.fenced = true
 	for _, p := range n.slots() {
 		switch e := n.journal[p]; {
 		case e.void != nil || e.exit != nil:
 		case e.started:
-			e.exit = &recordv1.Exit{StartedAt: e.startedAt, At: n.world.now.Milli(), Fenced: true, Reason: recordv1.Reason_REASON_NODE_FENCED}
+			e.exit = &recordv1.Exit{StartedAt: e.startedAt, At: max(e.startedAt, at(ended).Milli()), Fenced: true, Reason: recordv1.Reason_REASON_NODE_FENCED}
 		default:
 			e.void = &recordv1.Void{}
 		}

@@ -38,6 +38,12 @@ type world struct {
 	canceled    bool
 	loss        Loss
 	retries     int32
+
+	// owner is what an activation has last said of the run; said has what the nodes and
+	// the engine have said of themselves, failed whether a transaction was not answered.
+	owner  *actorv1.Explained
+	said   map[string]bool
+	failed bool
 }
 
 type version struct {
@@ -61,7 +67,7 @@ func newWorld(t *rapid.T) *world { return newWorldOf(t, Loss{}) }
 func newWorldOf(t *rapid.T, loss Loss) *world {
 	w := &world{
 		t: t, loss: loss, keys: records.Keys{Root: "/errand/", Shards: 4}, store: newMemory(), now: at(0),
-		assignments: map[int64]*recordv1.Assignment{},
+		assignments: map[int64]*recordv1.Assignment{}, said: map[string]bool{},
 	}
 	w.store.written = w.check
 	for i := range 2 {
@@ -128,6 +134,10 @@ func (w *world) step(i int, in actors.Input) {
 		case actors.Tell:
 			w.told(e)
 		case actors.Answer:
+			if said, ok := e.Message.(*actorv1.Explained); ok {
+				w.owner = said
+				continue
+			}
 			w.answered(e.Message.(*actorv1.Canceled))
 		case actors.Passivate:
 			if len(a.commits) > 0 {
@@ -200,6 +210,7 @@ func (w *world) commit(i, fate int) {
 	c := a.commits[0]
 	a.commits = nil
 	result := records.Result{}
+	w.failed = w.failed || fate < 3
 	switch fate {
 	case 0: // never arrives
 		result.Err = records.Errorf(records.ClassUnavailable, "refused")
@@ -238,6 +249,9 @@ func (w *world) check(before map[string]records.KV) {
 		w.checkMove(w.run(), run)
 	}
 	w.checkKeys(run)
+	if len(w.history) > 0 {
+		w.checkTold(w.run(), run)
+	}
 	w.history = append(w.history, version{w.store.revision, run})
 }
 
@@ -255,7 +269,7 @@ var legalMoves = map[recordv1.Status][]recordv1.Status{
 func (w *world) checkMove(old, run *recordv1.Run) {
 	if records.Terminal(old.GetStatus()) {
 		was := proto.CloneOf(old)
-		was.LateExits, was.Writer = run.GetLateExits(), run.GetWriter()
+		was.LateExits, was.Events, was.Writer = run.GetLateExits(), run.GetEvents(), run.GetWriter()
 		if !proto.Equal(was, run) {
 			w.t.Fatalf("a terminal run changed\nfrom %v\nto   %v", old, run)
 		}

@@ -403,7 +403,9 @@ func (s *supervisor) finish(last status.Status) error {
 	leftover, alone := s.killRest(ctx)
 	last.Leftover = last.Leftover || leftover
 	if s.group != nil {
-		last.OOMKills, _ = s.group.OOMKills()
+		if last.OOMKills, _ = s.group.OOMKills(); last.OOMKills > 0 {
+			last.MemoryPeak, _ = s.group.MemoryPeak()
+		}
 	}
 	drained := s.pump == nil || s.pump.DrainToEnd(logger.FlushLimit)
 	last.LogIncomplete = !s.log.End(drained)

@@ -3,6 +3,7 @@ package sandbox
 import (
 	"context"
 	"errors"
+	"fmt"
 	"syscall"
 )
 
@@ -29,4 +30,13 @@ func Cause(err error) string {
 		}
 		err = inner
 	}
+}
+
+// WantOfMemory says that the kernel has killed processes of a sandbox whose command did
+// not end by that.
+func WantOfMemory(kills int) string {
+	if kills == 1 {
+		return "the kernel killed a process of it for want of memory"
+	}
+	return fmt.Sprintf("the kernel killed %d processes of it for want of memory", kills)
 }

@@ -61,6 +61,13 @@ type Exit struct {
 	// Reached tells whether any signal of Signal, of this driver or of an earlier one,
 	// reached the command before it ended; nil where that was not seen.
 	Reached *bool
+	// Slain goes with the code of a kill that was not the command's own end: it was of
+	// the sandbox as a whole, not for want of memory, and not by Kill as far as the
+	// driver knows. Unless the engine has sent it, somebody outside has.
+	Slain bool
+	// MemoryPeakBytes is the most memory that the sandbox has used, told where the kernel
+	// has killed processes of it for want of memory; 0 where it is not known.
+	MemoryPeakBytes int64
 	// Durable means that Wait says the same until Remove, also after a loss of power:
 	// it need not be written down elsewhere before it is told.
 	Durable bool

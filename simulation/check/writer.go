@@ -114,11 +114,11 @@ func moved(r *Run) string {
 	return ""
 }
 
-// ended is what of a terminal record never changes: all but the exits that came late
-// and who wrote it.
+// ended is what of a terminal record never changes: all but the exits that came late,
+// the sandboxes in its name that were found, and who wrote it.
 func ended(run *recordv1.Run) *recordv1.Run {
 	clone := proto.CloneOf(run)
-	clone.LateExits, clone.Writer = nil, ""
+	clone.LateExits, clone.Writer, clone.Events, clone.EventsLeftOut = nil, "", nil, 0
 	return clone
 }
 
@@ -192,6 +192,9 @@ func shrunk(before, after *recordv1.Run) string {
 		if a.GetEndedAt() > 0 && !slices.ContainsFunc(after.GetAttempts(), func(b *recordv1.Attempt) bool { return proto.Equal(a, b) }) {
 			return fmt.Sprintf("what was known of attempt %d was changed or lost", a.GetNumber())
 		}
+	}
+	if kept := func(run *recordv1.Run) int { return len(run.GetEvents()) + int(run.GetEventsLeftOut()) }; kept(after) < kept(before) {
+		return "an event was lost"
 	}
 	late := after.GetLateExits()
 	if len(late) < len(before.GetLateExits()) {

@@ -328,42 +328,6 @@ func (g *Group) Add(pid int) error {
 	return nil
 }
 
-// OOMKills returns how many processes of the group the kernel killed for want of
-// memory; 0 where nobody counts.
-func (g *Group) OOMKills() (int, error) {
-	for _, dir := range g.dirs {
-		var file string
-		switch {
-		case dir.controller == "memory":
-			file = "memory.oom_control"
-		case dir.controller == "" && g.parent.unified:
-			file = "memory.events"
-		default:
-			continue
-		}
-		b, err := os.ReadFile(filepath.Join(dir.path, file))
-		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENODEV) {
-			return 0, nil
-		}
-		if err != nil {
-			return 0, fmt.Errorf("count OOM kills: %w", err)
-		}
-		return counter(string(b), "oom_kill"), nil
-	}
-	return 0, nil
-}
-
-// counter returns the number after a key in lines of "KEY NUMBER".
-func counter(text, key string) int {
-	for line := range strings.Lines(text) {
-		name, value, _ := strings.Cut(strings.TrimSpace(line), " ")
-		if n, err := strconv.Atoi(value); name == key && err == nil {
-			return n
-		}
-	}
-	return 0
-}
-
 func write(dir, file, value string) error {
 	// Without O_CREATE: a plain file in a directory that is no cgroup helps nobody.
 	f, err := os.OpenFile(filepath.Join(dir, file), os.O_WRONLY, 0)

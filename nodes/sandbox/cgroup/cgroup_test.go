@@ -190,6 +190,7 @@ func TestUnifiedLayoutIsWrittenAndRead(t *testing.T) {
 	put(group, map[string]string{
 		"cgroup.procs": "", "memory.max": "max\n", "memory.swap.max": "max\n", "pids.max": "max\n", "cpu.max": "max 100000\n",
 		"memory.events": "low 0\nhigh 0\nmax 3\noom 2\noom_kill 2\noom_group_kill 0\n",
+		"memory.peak":   "67104768\n",
 	})
 	p, err := Open(root, "errand-x")
 	if err != nil {
@@ -207,6 +208,22 @@ func TestUnifiedLayoutIsWrittenAndRead(t *testing.T) {
 	}
 	if n, err := g.OOMKills(); err != nil || n != 2 {
 		t.Errorf("OOM kills: %d, %v", n, err)
+	}
+	if n, err := g.MemoryPeak(); err != nil || n != 67104768 {
+		t.Errorf("memory peak: %d, %v", n, err)
+	}
+	for content, fails := range map[string]bool{"much\n": true, "-1\n": true, "0\n": false} {
+		put(group, map[string]string{"memory.peak": content})
+		if n, err := g.MemoryPeak(); n != 0 || (err != nil) != fails {
+			t.Errorf("memory peak of %q: %d, %v", content, n, err)
+		}
+	}
+	// Older kernels have none.
+	if err := os.Remove(filepath.Join(group, "memory.peak")); err != nil {
+		t.Fatal(err)
+	}
+	if n, err := g.MemoryPeak(); err != nil || n != 0 {
+		t.Errorf("memory peak of a kernel that has none: %d, %v", n, err)
 	}
 }
 

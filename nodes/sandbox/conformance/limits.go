@@ -66,13 +66,16 @@ func (s *suite) oom() {
 	if !exit.OOMKilled {
 		s.t.Errorf("the kernel's kill is not told: %s", show(exit))
 	}
+	if peak := exit.MemoryPeakBytes; peak <= spec.Spec.GetMemoryBytes()/2 || peak > spec.Spec.GetMemoryBytes() {
+		s.t.Errorf("the peak is told as %d bytes of %d", peak, spec.Spec.GetMemoryBytes())
+	}
 	s.teardown(spec.ID)
 
 	// A kill by hand is not one by the kernel.
 	spec = s.spec("sh", "-c", `kill -9 $$`)
 	spec.Spec.MemoryBytes = 32 << 20
 	s.start(spec)
-	if exit = s.wait(spec.ID); exit.OOMKilled {
+	if exit = s.wait(spec.ID); exit.OOMKilled || exit.MemoryPeakBytes != 0 {
 		s.t.Errorf("told as a kill for want of memory: %s", show(exit))
 	}
 

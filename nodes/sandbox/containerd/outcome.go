@@ -1,7 +1,6 @@
 package containerd
 
 import (
-	"fmt"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -53,6 +52,8 @@ type testimony struct {
 	// oomKills counts the processes of the sandbox that the kernel killed for want of
 	// memory.
 	oomKills int
+	// memoryPeak is the most memory that it has used, in bytes, known with oomKills.
+	memoryPeak int64
 	// start is named where the command could not be executed.
 	start guest.Command
 }
@@ -65,7 +66,9 @@ type testimony struct {
 //	exited, signaled     137     init's code: init was killed after its last word
 //	exited, signaled     lost    init's code, if the process is known to be gone
 //	empty                a code  init never ran (the shim's code is runc's): no code
-//	starting, running    137     init was killed, and all with it: signal 9
+//	starting, running    137     init was killed, and all with it: signal 9. From within
+//	                             the sandbox nothing can do that: it was the kernel for
+//	                             want of memory, the engine, or somebody outside
 //	starting             a code  init failed (the code is its own): no code
 //	running              a code  init failed, and nobody saw the end: no code
 //	any other            a code  they disagree: the shim's code
@@ -82,7 +85,7 @@ func outcome(t testimony) (exit sandbox.Exit, disagree bool) {
 	}
 	switch {
 	case t.malformed && t.code != nil:
-		return withCode(exit, *t.code, 0, sourceShim, t.oomKills), true
+		return withCode(exit, *t.code, 0, sourceShim, t), true
 	case t.malformed:
 		return lost(exit, t.killed), false
 	case state == status.ExecFailed:
@@ -90,21 +93,22 @@ func outcome(t testimony) (exit sandbox.Exit, disagree bool) {
 		failure := guest.StartError(t.file, t.start)
 		return without(exit, failure.Reason, failure.Message, sourceInit), false
 	case t.code == nil && t.gone && told:
-		return withCode(exit, t.file.ExitCode(), signalOf(t.file), sourceInit, t.oomKills), false
+		return withCode(exit, t.file.ExitCode(), signalOf(t.file), sourceInit, t), false
 	case t.code == nil:
 		exit.At = t.at
 		return lost(exit, t.killed), false
 	case state == status.Empty:
 		return without(exit, recordv1.Reason_REASON_START_ERROR, initNeverRan, sourceShim), false
 	case told && t.file.ExitCode() == *t.code:
-		return withCode(exit, *t.code, signalOf(t.file), sourceBoth, t.oomKills), false
+		return withCode(exit, *t.code, signalOf(t.file), sourceBoth, t), false
 	case told && *t.code == codeKilled:
-		return withCode(exit, t.file.ExitCode(), signalOf(t.file), sourceInit, t.oomKills), false
+		return withCode(exit, t.file.ExitCode(), signalOf(t.file), sourceInit, t), false
 	case told:
 		exit.At = t.at
-		return withCode(exit, *t.code, 0, sourceShim, t.oomKills), true
+		return withCode(exit, *t.code, 0, sourceShim, t), true
 	case *t.code == codeKilled:
-		exit = withCode(exit, *t.code, int32(unix.SIGKILL), sourceShim, t.oomKills)
+		exit = withCode(exit, *t.code, int32(unix.SIGKILL), sourceShim, t)
+		exit.Slain = !exit.OOMKilled && !t.killed
 		if state == status.Starting {
 			exit.Message = initKilledEarly
 		}
@@ -136,16 +140,19 @@ func without(exit sandbox.Exit, reason recordv1.Reason, message, source string) 
 	return exit
 }
 
-func withCode(exit sandbox.Exit, code int, signal int32, source string, oomKills int) sandbox.Exit {
+func withCode(exit sandbox.Exit, code int, signal int32, source string, t testimony) sandbox.Exit {
 	observed := int32(code) //nolint:gosec // 0 to 255
 	exit.Code, exit.Signal, exit.Source = &observed, signal, source
+	if t.oomKills > 0 {
+		exit.MemoryPeakBytes = t.memoryPeak
+	}
 	switch {
-	case oomKills == 0:
+	case t.oomKills == 0:
 	case signal == int32(unix.SIGKILL):
 		exit.OOMKilled = true
 	default:
 		// A child's death for want of memory is no cause of the command's own end.
-		exit.Message = fmt.Sprintf("the kernel killed %d processes of the sandbox for want of memory", oomKills)
+		exit.Message = sandbox.WantOfMemory(t.oomKills)
 	}
 	return exit
 }

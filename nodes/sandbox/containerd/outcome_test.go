@@ -27,6 +27,7 @@ func TestOutcomeOfEveryRowOfTheTable(t *testing.T) {
 		reason    recordv1.Reason
 		source    string
 		oom       bool
+		slain     bool
 		disagree  bool
 	}{
 		{name: "exited and the same code", testimony: testimony{file: exited(7), code: code(7)}, code: 7, source: "both"},
@@ -44,11 +45,12 @@ func TestOutcomeOfEveryRowOfTheTable(t *testing.T) {
 		{name: "empty and a code", testimony: testimony{code: code(1)}, code: none, reason: recordv1.Reason_REASON_START_ERROR, source: "shim"},
 		{name: "empty and code 0", testimony: testimony{code: code(0)}, code: none, reason: recordv1.Reason_REASON_START_ERROR, source: "shim"},
 		{name: "empty and the shim lost", testimony: testimony{gone: true}, code: none, reason: recordv1.Reason_REASON_SANDBOX_LOST},
-		{name: "running and 137", testimony: testimony{file: running, code: code(137)}, code: 137, signal: 9, source: "shim"},
+		{name: "running and 137", testimony: testimony{file: running, code: code(137)}, code: 137, signal: 9, source: "shim", slain: true},
+		{name: "running and 137 by the driver's kill", testimony: testimony{file: running, code: code(137), killed: true}, code: 137, signal: 9, source: "shim"},
 		{name: "running and 137 with an OOM kill", testimony: testimony{file: running, code: code(137), oomKills: 2}, code: 137, signal: 9, source: "shim", oom: true},
 		{name: "running and the code of an init that failed", testimony: testimony{file: running, code: code(2)}, code: none, reason: recordv1.Reason_REASON_SANDBOX_LOST, source: "shim"},
 		{name: "running and code 0", testimony: testimony{file: running, code: code(0)}, code: none, reason: recordv1.Reason_REASON_SANDBOX_LOST, source: "shim"},
-		{name: "starting and 137", testimony: testimony{file: starting, code: code(137)}, code: 137, signal: 9, source: "shim"},
+		{name: "starting and 137", testimony: testimony{file: starting, code: code(137)}, code: 137, signal: 9, source: "shim", slain: true},
 		{name: "starting and 137 with an OOM kill", testimony: testimony{file: starting, code: code(137), oomKills: 1}, code: 137, signal: 9, source: "shim", oom: true},
 		{name: "starting and the code of an init that failed", testimony: testimony{file: starting, code: code(2)}, code: none, reason: recordv1.Reason_REASON_START_ERROR, source: "shim"},
 		{name: "starting and code 0", testimony: testimony{file: starting, code: code(0)}, code: none, reason: recordv1.Reason_REASON_START_ERROR, source: "shim"},
@@ -69,7 +71,7 @@ func TestOutcomeOfEveryRowOfTheTable(t *testing.T) {
 			if exit.Code != nil {
 				got = *exit.Code
 			}
-			if got != tc.code || exit.Signal != tc.signal || exit.Reason != tc.reason || exit.Source != tc.source || exit.OOMKilled != tc.oom || disagree != tc.disagree {
+			if got != tc.code || exit.Signal != tc.signal || exit.Reason != tc.reason || exit.Source != tc.source || exit.OOMKilled != tc.oom || exit.Slain != tc.slain || disagree != tc.disagree {
 				t.Errorf("code %d, %+v, disagree %v", got, exit, disagree)
 			}
 			if exit.Code == nil && (exit.Message == "" || exit.Reason == 0) {

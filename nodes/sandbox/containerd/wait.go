@@ -66,6 +66,11 @@ func (d *Driver) Wait(ctx context.Context, id string) (sandbox.Exit, error) {
 	if t.oomKills, err = d.parent.Group(id).OOMKills(); err != nil {
 		return sandbox.Exit{}, records.Errorf(records.ClassInternal, "wait for sandbox %s: %w", id, err)
 	}
+	if t.oomKills > 0 {
+		if t.memoryPeak, err = d.parent.Group(id).MemoryPeak(); err != nil {
+			return sandbox.Exit{}, records.Errorf(records.ClassInternal, "wait for sandbox %s: %w", id, err)
+		}
+	}
 	exit, disagree := outcome(t)
 	if disagree {
 		d.log.Error("init and shim disagree about the end of a sandbox; the shim's code counts",

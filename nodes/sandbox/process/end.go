@@ -92,7 +92,7 @@ func (d *Driver) takeLast(x *box) {
 		// the sandbox.
 		exit.Reason, exit.Message = recordv1.Reason_REASON_START_UNKNOWN, "the supervisor ended before it told that the command runs"
 	case last.State.Ended():
-		exit = x.toExit(last, sourceStatus)
+		exit = x.toExit(x.withMemory(last), sourceStatus)
 	default:
 		exit.StartedAt = last.StartedAt
 	}
@@ -108,6 +108,19 @@ func (d *Driver) takeLast(x *box) {
 	closeOnce(x.gone)
 }
 
+// withMemory adds what the kernel has counted to the last word of a supervisor that did
+// not come to tell it.
+func (x *box) withMemory(s status.Status) status.Status {
+	if x.group == nil || s.OOMKills > 0 {
+		return s
+	}
+	// What can not be read is not known.
+	if s.OOMKills, _ = x.group.OOMKills(); s.OOMKills > 0 {
+		s.MemoryPeak, _ = x.group.MemoryPeak()
+	}
+	return s
+}
+
 // toExit puts a status into the node's words.
 func (x *box) toExit(s status.Status, source string) sandbox.Exit {
 	exit := sandbox.Exit{StartedAt: s.StartedAt, At: s.At, Source: source}
@@ -119,6 +132,9 @@ func (x *box) toExit(s status.Status, source string) sandbox.Exit {
 			exit.Signal = int32(s.Value) //nolint:gosec // 1 to 64
 			// A child that was killed for want of memory did not end the command.
 			exit.OOMKilled = s.OOMKills > 0 && exit.Signal == int32(unix.SIGKILL)
+		}
+		if exit.MemoryPeakBytes = s.MemoryPeak; s.OOMKills > 0 && !exit.OOMKilled {
+			exit.Message = sandbox.WantOfMemory(s.OOMKills)
 		}
 		if s.Reach != status.ReachUnknown {
 			reached := s.Reach == status.Reached

@@ -154,7 +154,7 @@ func (x Canceled_Outcome) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Canceled_Outcome.Descriptor instead.
 func (Canceled_Outcome) EnumDescriptor() ([]byte, []int) {
-	return file_errand_actor_v1_actor_proto_rawDescGZIP(), []int{12, 0}
+	return file_errand_actor_v1_actor_proto_rawDescGZIP(), []int{13, 0}
 }
 
 // Activate brings up an actor that works without being asked.
@@ -920,6 +920,94 @@ func (x *Exited) GetExit() *v1.Exit {
 	return nil
 }
 
+// Quarantined tells a run that a node keeps a sandbox in its name that the node's
+// journal does not know, or that is not what the journal knows by that name. Repeated
+// until the record says so.
+type Quarantined struct {
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	Run       string                 `protobuf:"bytes,1,opt,name=run,proto3" json:"run,omitempty"`
+	Attempt   int32                  `protobuf:"varint,2,opt,name=attempt,proto3" json:"attempt,omitempty"`
+	Placement int32                  `protobuf:"varint,3,opt,name=placement,proto3" json:"placement,omitempty"`
+	Node      string                 `protobuf:"bytes,4,opt,name=node,proto3" json:"node,omitempty"`
+	// When it was found, and why it is kept apart.
+	Since         int64  `protobuf:"varint,5,opt,name=since,proto3" json:"since,omitempty"`
+	Reason        string `protobuf:"bytes,6,opt,name=reason,proto3" json:"reason,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Quarantined) Reset() {
+	*x = Quarantined{}
+	mi := &file_errand_actor_v1_actor_proto_msgTypes[10]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Quarantined) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Quarantined) ProtoMessage() {}
+
+func (x *Quarantined) ProtoReflect() protoreflect.Message {
+	mi := &file_errand_actor_v1_actor_proto_msgTypes[10]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Quarantined.ProtoReflect.Descriptor instead.
+func (*Quarantined) Descriptor() ([]byte, []int) {
+	return file_errand_actor_v1_actor_proto_rawDescGZIP(), []int{10}
+}
+
+func (x *Quarantined) GetRun() string {
+	if x != nil {
+		return x.Run
+	}
+	return ""
+}
+
+func (x *Quarantined) GetAttempt() int32 {
+	if x != nil {
+		return x.Attempt
+	}
+	return 0
+}
+
+func (x *Quarantined) GetPlacement() int32 {
+	if x != nil {
+		return x.Placement
+	}
+	return 0
+}
+
+func (x *Quarantined) GetNode() string {
+	if x != nil {
+		return x.Node
+	}
+	return ""
+}
+
+func (x *Quarantined) GetSince() int64 {
+	if x != nil {
+		return x.Since
+	}
+	return 0
+}
+
+func (x *Quarantined) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
 // Ack tells a node that a Voided or Exited is durable.
 type Ack struct {
 	state     protoimpl.MessageState `protogen:"open.v1"`
@@ -936,7 +1024,7 @@ type Ack struct {
 
 func (x *Ack) Reset() {
 	*x = Ack{}
-	mi := &file_errand_actor_v1_actor_proto_msgTypes[10]
+	mi := &file_errand_actor_v1_actor_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -948,7 +1036,7 @@ func (x *Ack) String() string {
 func (*Ack) ProtoMessage() {}
 
 func (x *Ack) ProtoReflect() protoreflect.Message {
-	mi := &file_errand_actor_v1_actor_proto_msgTypes[10]
+	mi := &file_errand_actor_v1_actor_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -961,7 +1049,7 @@ func (x *Ack) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Ack.ProtoReflect.Descriptor instead.
 func (*Ack) Descriptor() ([]byte, []int) {
-	return file_errand_actor_v1_actor_proto_rawDescGZIP(), []int{10}
+	return file_errand_actor_v1_actor_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *Ack) GetRun() string {
@@ -1011,7 +1099,7 @@ type Cancel struct {
 
 func (x *Cancel) Reset() {
 	*x = Cancel{}
-	mi := &file_errand_actor_v1_actor_proto_msgTypes[11]
+	mi := &file_errand_actor_v1_actor_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1023,7 +1111,7 @@ func (x *Cancel) String() string {
 func (*Cancel) ProtoMessage() {}
 
 func (x *Cancel) ProtoReflect() protoreflect.Message {
-	mi := &file_errand_actor_v1_actor_proto_msgTypes[11]
+	mi := &file_errand_actor_v1_actor_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1036,7 +1124,7 @@ func (x *Cancel) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Cancel.ProtoReflect.Descriptor instead.
 func (*Cancel) Descriptor() ([]byte, []int) {
-	return file_errand_actor_v1_actor_proto_rawDescGZIP(), []int{11}
+	return file_errand_actor_v1_actor_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *Cancel) GetRun() string {
@@ -1071,7 +1159,7 @@ type Canceled struct {
 
 func (x *Canceled) Reset() {
 	*x = Canceled{}
-	mi := &file_errand_actor_v1_actor_proto_msgTypes[12]
+	mi := &file_errand_actor_v1_actor_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1083,7 +1171,7 @@ func (x *Canceled) String() string {
 func (*Canceled) ProtoMessage() {}
 
 func (x *Canceled) ProtoReflect() protoreflect.Message {
-	mi := &file_errand_actor_v1_actor_proto_msgTypes[12]
+	mi := &file_errand_actor_v1_actor_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1096,7 +1184,7 @@ func (x *Canceled) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Canceled.ProtoReflect.Descriptor instead.
 func (*Canceled) Descriptor() ([]byte, []int) {
-	return file_errand_actor_v1_actor_proto_rawDescGZIP(), []int{12}
+	return file_errand_actor_v1_actor_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Canceled) GetOutcome() Canceled_Outcome {
@@ -1124,7 +1212,7 @@ type Explain struct {
 
 func (x *Explain) Reset() {
 	*x = Explain{}
-	mi := &file_errand_actor_v1_actor_proto_msgTypes[13]
+	mi := &file_errand_actor_v1_actor_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1136,7 +1224,7 @@ func (x *Explain) String() string {
 func (*Explain) ProtoMessage() {}
 
 func (x *Explain) ProtoReflect() protoreflect.Message {
-	mi := &file_errand_actor_v1_actor_proto_msgTypes[13]
+	mi := &file_errand_actor_v1_actor_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1149,7 +1237,7 @@ func (x *Explain) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Explain.ProtoReflect.Descriptor instead.
 func (*Explain) Descriptor() ([]byte, []int) {
-	return file_errand_actor_v1_actor_proto_rawDescGZIP(), []int{13}
+	return file_errand_actor_v1_actor_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Explain) GetRun() string {
@@ -1187,7 +1275,7 @@ type Explained struct {
 
 func (x *Explained) Reset() {
 	*x = Explained{}
-	mi := &file_errand_actor_v1_actor_proto_msgTypes[14]
+	mi := &file_errand_actor_v1_actor_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1199,7 +1287,7 @@ func (x *Explained) String() string {
 func (*Explained) ProtoMessage() {}
 
 func (x *Explained) ProtoReflect() protoreflect.Message {
-	mi := &file_errand_actor_v1_actor_proto_msgTypes[14]
+	mi := &file_errand_actor_v1_actor_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1212,7 +1300,7 @@ func (x *Explained) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Explained.ProtoReflect.Descriptor instead.
 func (*Explained) Descriptor() ([]byte, []int) {
-	return file_errand_actor_v1_actor_proto_rawDescGZIP(), []int{14}
+	return file_errand_actor_v1_actor_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Explained) GetActive() bool {
@@ -1296,7 +1384,7 @@ type Refusal struct {
 
 func (x *Refusal) Reset() {
 	*x = Refusal{}
-	mi := &file_errand_actor_v1_actor_proto_msgTypes[15]
+	mi := &file_errand_actor_v1_actor_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1308,7 +1396,7 @@ func (x *Refusal) String() string {
 func (*Refusal) ProtoMessage() {}
 
 func (x *Refusal) ProtoReflect() protoreflect.Message {
-	mi := &file_errand_actor_v1_actor_proto_msgTypes[15]
+	mi := &file_errand_actor_v1_actor_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1321,7 +1409,7 @@ func (x *Refusal) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Refusal.ProtoReflect.Descriptor instead.
 func (*Refusal) Descriptor() ([]byte, []int) {
-	return file_errand_actor_v1_actor_proto_rawDescGZIP(), []int{15}
+	return file_errand_actor_v1_actor_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Refusal) GetNode() string {
@@ -1349,7 +1437,7 @@ type Describe struct {
 
 func (x *Describe) Reset() {
 	*x = Describe{}
-	mi := &file_errand_actor_v1_actor_proto_msgTypes[16]
+	mi := &file_errand_actor_v1_actor_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1361,7 +1449,7 @@ func (x *Describe) String() string {
 func (*Describe) ProtoMessage() {}
 
 func (x *Describe) ProtoReflect() protoreflect.Message {
-	mi := &file_errand_actor_v1_actor_proto_msgTypes[16]
+	mi := &file_errand_actor_v1_actor_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1374,7 +1462,7 @@ func (x *Describe) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Describe.ProtoReflect.Descriptor instead.
 func (*Describe) Descriptor() ([]byte, []int) {
-	return file_errand_actor_v1_actor_proto_rawDescGZIP(), []int{16}
+	return file_errand_actor_v1_actor_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *Describe) GetRun() string {
@@ -1400,7 +1488,7 @@ type Described struct {
 
 func (x *Described) Reset() {
 	*x = Described{}
-	mi := &file_errand_actor_v1_actor_proto_msgTypes[17]
+	mi := &file_errand_actor_v1_actor_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1412,7 +1500,7 @@ func (x *Described) String() string {
 func (*Described) ProtoMessage() {}
 
 func (x *Described) ProtoReflect() protoreflect.Message {
-	mi := &file_errand_actor_v1_actor_proto_msgTypes[17]
+	mi := &file_errand_actor_v1_actor_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1425,7 +1513,7 @@ func (x *Described) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Described.ProtoReflect.Descriptor instead.
 func (*Described) Descriptor() ([]byte, []int) {
-	return file_errand_actor_v1_actor_proto_rawDescGZIP(), []int{17}
+	return file_errand_actor_v1_actor_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *Described) GetNode() string {
@@ -1477,7 +1565,7 @@ type PlacementStep struct {
 
 func (x *PlacementStep) Reset() {
 	*x = PlacementStep{}
-	mi := &file_errand_actor_v1_actor_proto_msgTypes[18]
+	mi := &file_errand_actor_v1_actor_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1489,7 +1577,7 @@ func (x *PlacementStep) String() string {
 func (*PlacementStep) ProtoMessage() {}
 
 func (x *PlacementStep) ProtoReflect() protoreflect.Message {
-	mi := &file_errand_actor_v1_actor_proto_msgTypes[18]
+	mi := &file_errand_actor_v1_actor_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1502,7 +1590,7 @@ func (x *PlacementStep) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlacementStep.ProtoReflect.Descriptor instead.
 func (*PlacementStep) Descriptor() ([]byte, []int) {
-	return file_errand_actor_v1_actor_proto_rawDescGZIP(), []int{18}
+	return file_errand_actor_v1_actor_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *PlacementStep) GetAttempt() int32 {
@@ -1582,7 +1670,7 @@ type QuarantinedThing struct {
 
 func (x *QuarantinedThing) Reset() {
 	*x = QuarantinedThing{}
-	mi := &file_errand_actor_v1_actor_proto_msgTypes[19]
+	mi := &file_errand_actor_v1_actor_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1594,7 +1682,7 @@ func (x *QuarantinedThing) String() string {
 func (*QuarantinedThing) ProtoMessage() {}
 
 func (x *QuarantinedThing) ProtoReflect() protoreflect.Message {
-	mi := &file_errand_actor_v1_actor_proto_msgTypes[19]
+	mi := &file_errand_actor_v1_actor_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1607,7 +1695,7 @@ func (x *QuarantinedThing) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QuarantinedThing.ProtoReflect.Descriptor instead.
 func (*QuarantinedThing) Descriptor() ([]byte, []int) {
-	return file_errand_actor_v1_actor_proto_rawDescGZIP(), []int{19}
+	return file_errand_actor_v1_actor_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *QuarantinedThing) GetSandbox() string {
@@ -1695,7 +1783,7 @@ type Packet struct {
 
 func (x *Packet) Reset() {
 	*x = Packet{}
-	mi := &file_errand_actor_v1_actor_proto_msgTypes[20]
+	mi := &file_errand_actor_v1_actor_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1707,7 +1795,7 @@ func (x *Packet) String() string {
 func (*Packet) ProtoMessage() {}
 
 func (x *Packet) ProtoReflect() protoreflect.Message {
-	mi := &file_errand_actor_v1_actor_proto_msgTypes[20]
+	mi := &file_errand_actor_v1_actor_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1720,7 +1808,7 @@ func (x *Packet) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Packet.ProtoReflect.Descriptor instead.
 func (*Packet) Descriptor() ([]byte, []int) {
-	return file_errand_actor_v1_actor_proto_rawDescGZIP(), []int{20}
+	return file_errand_actor_v1_actor_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *Packet) GetId() uint64 {
@@ -1812,7 +1900,7 @@ type Deliver struct {
 
 func (x *Deliver) Reset() {
 	*x = Deliver{}
-	mi := &file_errand_actor_v1_actor_proto_msgTypes[21]
+	mi := &file_errand_actor_v1_actor_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1824,7 +1912,7 @@ func (x *Deliver) String() string {
 func (*Deliver) ProtoMessage() {}
 
 func (x *Deliver) ProtoReflect() protoreflect.Message {
-	mi := &file_errand_actor_v1_actor_proto_msgTypes[21]
+	mi := &file_errand_actor_v1_actor_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1837,7 +1925,7 @@ func (x *Deliver) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Deliver.ProtoReflect.Descriptor instead.
 func (*Deliver) Descriptor() ([]byte, []int) {
-	return file_errand_actor_v1_actor_proto_rawDescGZIP(), []int{21}
+	return file_errand_actor_v1_actor_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *Deliver) GetKind() string {
@@ -1893,7 +1981,7 @@ type Taken struct {
 
 func (x *Taken) Reset() {
 	*x = Taken{}
-	mi := &file_errand_actor_v1_actor_proto_msgTypes[22]
+	mi := &file_errand_actor_v1_actor_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1905,7 +1993,7 @@ func (x *Taken) String() string {
 func (*Taken) ProtoMessage() {}
 
 func (x *Taken) ProtoReflect() protoreflect.Message {
-	mi := &file_errand_actor_v1_actor_proto_msgTypes[22]
+	mi := &file_errand_actor_v1_actor_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1918,7 +2006,7 @@ func (x *Taken) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Taken.ProtoReflect.Descriptor instead.
 func (*Taken) Descriptor() ([]byte, []int) {
-	return file_errand_actor_v1_actor_proto_rawDescGZIP(), []int{22}
+	return file_errand_actor_v1_actor_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *Taken) GetRefusal() string {
@@ -1941,7 +2029,7 @@ type Reply struct {
 
 func (x *Reply) Reset() {
 	*x = Reply{}
-	mi := &file_errand_actor_v1_actor_proto_msgTypes[23]
+	mi := &file_errand_actor_v1_actor_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1953,7 +2041,7 @@ func (x *Reply) String() string {
 func (*Reply) ProtoMessage() {}
 
 func (x *Reply) ProtoReflect() protoreflect.Message {
-	mi := &file_errand_actor_v1_actor_proto_msgTypes[23]
+	mi := &file_errand_actor_v1_actor_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1966,7 +2054,7 @@ func (x *Reply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Reply.ProtoReflect.Descriptor instead.
 func (*Reply) Descriptor() ([]byte, []int) {
-	return file_errand_actor_v1_actor_proto_rawDescGZIP(), []int{23}
+	return file_errand_actor_v1_actor_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *Reply) GetType() string {
@@ -2058,7 +2146,14 @@ const file_errand_actor_v1_actor_proto_rawDesc = "" +
 	"\aattempt\x18\x02 \x01(\x05R\aattempt\x12\x1c\n" +
 	"\tplacement\x18\x03 \x01(\x05R\tplacement\x12\x12\n" +
 	"\x04node\x18\x04 \x01(\tR\x04node\x12*\n" +
-	"\x04exit\x18\x05 \x01(\v2\x16.errand.record.v1.ExitR\x04exit\"\x81\x01\n" +
+	"\x04exit\x18\x05 \x01(\v2\x16.errand.record.v1.ExitR\x04exit\"\x99\x01\n" +
+	"\vQuarantined\x12\x10\n" +
+	"\x03run\x18\x01 \x01(\tR\x03run\x12\x18\n" +
+	"\aattempt\x18\x02 \x01(\x05R\aattempt\x12\x1c\n" +
+	"\tplacement\x18\x03 \x01(\x05R\tplacement\x12\x12\n" +
+	"\x04node\x18\x04 \x01(\tR\x04node\x12\x14\n" +
+	"\x05since\x18\x05 \x01(\x03R\x05since\x12\x16\n" +
+	"\x06reason\x18\x06 \x01(\tR\x06reason\"\x81\x01\n" +
 	"\x03Ack\x12\x10\n" +
 	"\x03run\x18\x01 \x01(\tR\x03run\x12\x18\n" +
 	"\aattempt\x18\x02 \x01(\x05R\aattempt\x12\x1c\n" +
@@ -2169,7 +2264,7 @@ func file_errand_actor_v1_actor_proto_rawDescGZIP() []byte {
 }
 
 var file_errand_actor_v1_actor_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_errand_actor_v1_actor_proto_msgTypes = make([]protoimpl.MessageInfo, 24)
+var file_errand_actor_v1_actor_proto_msgTypes = make([]protoimpl.MessageInfo, 25)
 var file_errand_actor_v1_actor_proto_goTypes = []any{
 	(Step)(0),                // 0: errand.actor.v1.Step
 	(Canceled_Outcome)(0),    // 1: errand.actor.v1.Canceled.Outcome
@@ -2183,43 +2278,44 @@ var file_errand_actor_v1_actor_proto_goTypes = []any{
 	(*Voided)(nil),           // 9: errand.actor.v1.Voided
 	(*Started)(nil),          // 10: errand.actor.v1.Started
 	(*Exited)(nil),           // 11: errand.actor.v1.Exited
-	(*Ack)(nil),              // 12: errand.actor.v1.Ack
-	(*Cancel)(nil),           // 13: errand.actor.v1.Cancel
-	(*Canceled)(nil),         // 14: errand.actor.v1.Canceled
-	(*Explain)(nil),          // 15: errand.actor.v1.Explain
-	(*Explained)(nil),        // 16: errand.actor.v1.Explained
-	(*Refusal)(nil),          // 17: errand.actor.v1.Refusal
-	(*Describe)(nil),         // 18: errand.actor.v1.Describe
-	(*Described)(nil),        // 19: errand.actor.v1.Described
-	(*PlacementStep)(nil),    // 20: errand.actor.v1.PlacementStep
-	(*QuarantinedThing)(nil), // 21: errand.actor.v1.QuarantinedThing
-	(*Packet)(nil),           // 22: errand.actor.v1.Packet
-	(*Deliver)(nil),          // 23: errand.actor.v1.Deliver
-	(*Taken)(nil),            // 24: errand.actor.v1.Taken
-	(*Reply)(nil),            // 25: errand.actor.v1.Reply
-	(v1.Reason)(0),           // 26: errand.record.v1.Reason
-	(*v1.Assignment)(nil),    // 27: errand.record.v1.Assignment
-	(v1.Desired)(0),          // 28: errand.record.v1.Desired
-	(*v1.Void)(nil),          // 29: errand.record.v1.Void
-	(*v1.Exit)(nil),          // 30: errand.record.v1.Exit
-	(*v1.SentSignal)(nil),    // 31: errand.record.v1.SentSignal
+	(*Quarantined)(nil),      // 12: errand.actor.v1.Quarantined
+	(*Ack)(nil),              // 13: errand.actor.v1.Ack
+	(*Cancel)(nil),           // 14: errand.actor.v1.Cancel
+	(*Canceled)(nil),         // 15: errand.actor.v1.Canceled
+	(*Explain)(nil),          // 16: errand.actor.v1.Explain
+	(*Explained)(nil),        // 17: errand.actor.v1.Explained
+	(*Refusal)(nil),          // 18: errand.actor.v1.Refusal
+	(*Describe)(nil),         // 19: errand.actor.v1.Describe
+	(*Described)(nil),        // 20: errand.actor.v1.Described
+	(*PlacementStep)(nil),    // 21: errand.actor.v1.PlacementStep
+	(*QuarantinedThing)(nil), // 22: errand.actor.v1.QuarantinedThing
+	(*Packet)(nil),           // 23: errand.actor.v1.Packet
+	(*Deliver)(nil),          // 24: errand.actor.v1.Deliver
+	(*Taken)(nil),            // 25: errand.actor.v1.Taken
+	(*Reply)(nil),            // 26: errand.actor.v1.Reply
+	(v1.Reason)(0),           // 27: errand.record.v1.Reason
+	(*v1.Assignment)(nil),    // 28: errand.record.v1.Assignment
+	(v1.Desired)(0),          // 29: errand.record.v1.Desired
+	(*v1.Void)(nil),          // 30: errand.record.v1.Void
+	(*v1.Exit)(nil),          // 31: errand.record.v1.Exit
+	(*v1.SentSignal)(nil),    // 32: errand.record.v1.SentSignal
 }
 var file_errand_actor_v1_actor_proto_depIdxs = []int32{
-	26, // 0: errand.actor.v1.Reserved.permanent_reason:type_name -> errand.record.v1.Reason
-	27, // 1: errand.actor.v1.Start.assignment:type_name -> errand.record.v1.Assignment
-	28, // 2: errand.actor.v1.Stop.desired:type_name -> errand.record.v1.Desired
-	26, // 3: errand.actor.v1.Stop.reason:type_name -> errand.record.v1.Reason
-	29, // 4: errand.actor.v1.Voided.void:type_name -> errand.record.v1.Void
-	30, // 5: errand.actor.v1.Exited.exit:type_name -> errand.record.v1.Exit
+	27, // 0: errand.actor.v1.Reserved.permanent_reason:type_name -> errand.record.v1.Reason
+	28, // 1: errand.actor.v1.Start.assignment:type_name -> errand.record.v1.Assignment
+	29, // 2: errand.actor.v1.Stop.desired:type_name -> errand.record.v1.Desired
+	27, // 3: errand.actor.v1.Stop.reason:type_name -> errand.record.v1.Reason
+	30, // 4: errand.actor.v1.Voided.void:type_name -> errand.record.v1.Void
+	31, // 5: errand.actor.v1.Exited.exit:type_name -> errand.record.v1.Exit
 	1,  // 6: errand.actor.v1.Canceled.outcome:type_name -> errand.actor.v1.Canceled.Outcome
-	17, // 7: errand.actor.v1.Explained.refusals:type_name -> errand.actor.v1.Refusal
-	20, // 8: errand.actor.v1.Described.placement:type_name -> errand.actor.v1.PlacementStep
-	21, // 9: errand.actor.v1.Described.quarantined:type_name -> errand.actor.v1.QuarantinedThing
+	18, // 7: errand.actor.v1.Explained.refusals:type_name -> errand.actor.v1.Refusal
+	21, // 8: errand.actor.v1.Described.placement:type_name -> errand.actor.v1.PlacementStep
+	22, // 9: errand.actor.v1.Described.quarantined:type_name -> errand.actor.v1.QuarantinedThing
 	0,  // 10: errand.actor.v1.PlacementStep.step:type_name -> errand.actor.v1.Step
-	31, // 11: errand.actor.v1.PlacementStep.signals:type_name -> errand.record.v1.SentSignal
-	23, // 12: errand.actor.v1.Packet.deliver:type_name -> errand.actor.v1.Deliver
-	24, // 13: errand.actor.v1.Packet.taken:type_name -> errand.actor.v1.Taken
-	25, // 14: errand.actor.v1.Packet.reply:type_name -> errand.actor.v1.Reply
+	32, // 11: errand.actor.v1.PlacementStep.signals:type_name -> errand.record.v1.SentSignal
+	24, // 12: errand.actor.v1.Packet.deliver:type_name -> errand.actor.v1.Deliver
+	25, // 13: errand.actor.v1.Packet.taken:type_name -> errand.actor.v1.Taken
+	26, // 14: errand.actor.v1.Packet.reply:type_name -> errand.actor.v1.Reply
 	15, // [15:15] is the sub-list for method output_type
 	15, // [15:15] is the sub-list for method input_type
 	15, // [15:15] is the sub-list for extension type_name
@@ -2233,7 +2329,7 @@ func file_errand_actor_v1_actor_proto_init() {
 		return
 	}
 	file_errand_actor_v1_actor_proto_msgTypes[1].OneofWrappers = []any{}
-	file_errand_actor_v1_actor_proto_msgTypes[20].OneofWrappers = []any{
+	file_errand_actor_v1_actor_proto_msgTypes[21].OneofWrappers = []any{
 		(*Packet_Deliver)(nil),
 		(*Packet_Taken)(nil),
 		(*Packet_Reply)(nil),
@@ -2244,7 +2340,7 @@ func file_errand_actor_v1_actor_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_errand_actor_v1_actor_proto_rawDesc), len(file_errand_actor_v1_actor_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   24,
+			NumMessages:   25,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

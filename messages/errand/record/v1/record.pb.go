@@ -380,6 +380,8 @@ const (
 	RunEventKind_RUN_EVENT_KIND_LATE_EXIT RunEventKind = 15
 	// The attempt could not be started.
 	RunEventKind_RUN_EVENT_KIND_NOT_STARTED RunEventKind = 16
+	// A node keeps a sandbox in the run's name for which nothing accounts.
+	RunEventKind_RUN_EVENT_KIND_QUARANTINED RunEventKind = 17
 )
 
 // Enum value maps for RunEventKind.
@@ -402,6 +404,7 @@ var (
 		14: "RUN_EVENT_KIND_FINISHED",
 		15: "RUN_EVENT_KIND_LATE_EXIT",
 		16: "RUN_EVENT_KIND_NOT_STARTED",
+		17: "RUN_EVENT_KIND_QUARANTINED",
 	}
 	RunEventKind_value = map[string]int32{
 		"RUN_EVENT_KIND_UNSPECIFIED": 0,
@@ -421,6 +424,7 @@ var (
 		"RUN_EVENT_KIND_FINISHED":    14,
 		"RUN_EVENT_KIND_LATE_EXIT":   15,
 		"RUN_EVENT_KIND_NOT_STARTED": 16,
+		"RUN_EVENT_KIND_QUARANTINED": 17,
 	}
 )
 
@@ -2655,10 +2659,12 @@ func (x *JournalMeta) GetRestartLease() int64 {
 // Quarantined is a sandbox of this node that nothing accounts for. It is stopped, kept
 // for a day from since, and then removed.
 type Quarantined struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Sandbox       string                 `protobuf:"bytes,1,opt,name=sandbox,proto3" json:"sandbox,omitempty"`
-	Driver        string                 `protobuf:"bytes,2,opt,name=driver,proto3" json:"driver,omitempty"`
-	Since         int64                  `protobuf:"varint,3,opt,name=since,proto3" json:"since,omitempty"`
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	Sandbox string                 `protobuf:"bytes,1,opt,name=sandbox,proto3" json:"sandbox,omitempty"`
+	Driver  string                 `protobuf:"bytes,2,opt,name=driver,proto3" json:"driver,omitempty"`
+	Since   int64                  `protobuf:"varint,3,opt,name=since,proto3" json:"since,omitempty"`
+	// What about it does not fit; empty while nothing is known against it.
+	Strange       string `protobuf:"bytes,4,opt,name=strange,proto3" json:"strange,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2712,6 +2718,13 @@ func (x *Quarantined) GetSince() int64 {
 		return x.Since
 	}
 	return 0
+}
+
+func (x *Quarantined) GetStrange() string {
+	if x != nil {
+		return x.Strange
+	}
+	return ""
 }
 
 // JournalEntry is what a node knows of one placement, keyed by run, attempt and
@@ -3528,11 +3541,12 @@ const file_errand_record_v1_record_proto_rawDesc = "" +
 	" \x01(\x03R\n" +
 	"restoredAt\x12?\n" +
 	"\vquarantined\x18\v \x03(\v2\x1d.errand.record.v1.QuarantinedR\vquarantined\x12#\n" +
-	"\rrestart_lease\x18\f \x01(\x03R\frestartLease\"U\n" +
+	"\rrestart_lease\x18\f \x01(\x03R\frestartLease\"o\n" +
 	"\vQuarantined\x12\x18\n" +
 	"\asandbox\x18\x01 \x01(\tR\asandbox\x12\x16\n" +
 	"\x06driver\x18\x02 \x01(\tR\x06driver\x12\x14\n" +
-	"\x05since\x18\x03 \x01(\x03R\x05since\"\x88\a\n" +
+	"\x05since\x18\x03 \x01(\x03R\x05since\x12\x18\n" +
+	"\astrange\x18\x04 \x01(\tR\astrange\"\x88\a\n" +
 	"\fJournalEntry\x12\x10\n" +
 	"\x03run\x18\x01 \x01(\tR\x03run\x12\x18\n" +
 	"\aattempt\x18\x02 \x01(\x05R\aattempt\x12\x1c\n" +
@@ -3653,7 +3667,7 @@ const file_errand_record_v1_record_proto_rawDesc = "" +
 	"OnNodeLoss\x12\x1c\n" +
 	"\x18ON_NODE_LOSS_UNSPECIFIED\x10\x00\x12\x15\n" +
 	"\x11ON_NODE_LOSS_FAIL\x10\x01\x12\x16\n" +
-	"\x12ON_NODE_LOSS_RETRY\x10\x02*\xe3\x03\n" +
+	"\x12ON_NODE_LOSS_RETRY\x10\x02*\x83\x04\n" +
 	"\fRunEventKind\x12\x1e\n" +
 	"\x1aRUN_EVENT_KIND_UNSPECIFIED\x10\x00\x12\x19\n" +
 	"\x15RUN_EVENT_KIND_QUEUED\x10\x01\x12\x1a\n" +
@@ -3672,7 +3686,8 @@ const file_errand_record_v1_record_proto_rawDesc = "" +
 	"\x14RUN_EVENT_KIND_RETRY\x10\r\x12\x1b\n" +
 	"\x17RUN_EVENT_KIND_FINISHED\x10\x0e\x12\x1c\n" +
 	"\x18RUN_EVENT_KIND_LATE_EXIT\x10\x0f\x12\x1e\n" +
-	"\x1aRUN_EVENT_KIND_NOT_STARTED\x10\x10*Y\n" +
+	"\x1aRUN_EVENT_KIND_NOT_STARTED\x10\x10\x12\x1e\n" +
+	"\x1aRUN_EVENT_KIND_QUARANTINED\x10\x11*Y\n" +
 	"\x06SafeBy\x12\x17\n" +
 	"\x13SAFE_BY_UNSPECIFIED\x10\x00\x12\x11\n" +
 	"\rSAFE_BY_EMPTY\x10\x01\x12\x11\n" +

@@ -15,13 +15,14 @@
 // The last slot that is valid counts, so a torn write never destroys an earlier
 // word. A slot is one line of ASCII, padded with zeros:
 //
-//	errand1 STATE VALUE STAGE STARTED AT OOM FLAGS CRC\n
+//	errand1 STATE VALUE STAGE STARTED AT OOM FLAGS [PEAK] CRC\n
 //
 // VALUE is the exit code, the signal or the errno; STAGE says what failed with that
 // errno; STARTED and AT are nanoseconds since 1970; OOM counts kills by the kernel
 // for want of memory; FLAGS is "-" or letters (l: processes were left over, i: the
-// log is incomplete, r: a signal reached the command, u: none did); CRC is the CRC-32C, in eight hex digits, of what stands
-// before it.
+// log is incomplete, r: a signal reached the command, u: none did); PEAK, which is there
+// where it is known, is the most memory that the sandbox used, in bytes; CRC is the
+// CRC-32C, in eight hex digits, of what stands before it.
 //
 // The command of a container may own the file, so its content is a claim and not
 // a proof: sizes are bounded, values checked, and a link or device in its place is
@@ -129,6 +130,9 @@ type Status struct {
 	// OOMKills counts the processes of the sandbox that the kernel killed for want
 	// of memory. Only the supervisor fills it in.
 	OOMKills int
+	// MemoryPeak is the most memory that the sandbox has used, in bytes; 0 where it is not
+	// known. The supervisor tells it where it counts OOMKills.
+	MemoryPeak int64
 	// Leftover tells that processes of the command were alive after its end.
 	Leftover bool
 	// LogIncomplete tells that the log may lack output. Only the supervisor sets it.
@@ -174,6 +178,9 @@ func (s Status) encodeSlot(owner string) []byte {
 	b = append(strconv.AppendInt(b, nanos(s.At), 10), ' ')
 	b = append(strconv.AppendInt(b, int64(s.OOMKills), 10), ' ')
 	b = append(b, s.flags()+" "...)
+	if s.MemoryPeak > 0 {
+		b = append(strconv.AppendInt(b, s.MemoryPeak, 10), ' ')
+	}
 	sum := strconv.FormatUint(uint64(sumOf(owner, b)), 16)
 	b = append(b, strings.Repeat("0", 8-len(sum))+sum+"\n"...)
 	return append(b, make([]byte, SlotSize-len(b))...)
@@ -263,12 +270,13 @@ func decodeSlot(owner string, b []byte) (Status, bool) {
 	}
 	line := string(b[:end])
 	fields := strings.Split(line, " ")
-	if len(fields) != 9 || fields[0] != magic {
+	if len(fields) != 9 && len(fields) != 10 || fields[0] != magic {
 		return Status{}, false
 	}
-	last := len(line) - len(fields[8])
-	sum, err := strconv.ParseUint(fields[8], 16, 32)
-	if err != nil || len(fields[8]) != 8 || uint32(sum) != sumOf(owner, b[:last]) {
+	crc := fields[len(fields)-1]
+	last := len(line) - len(crc)
+	sum, err := strconv.ParseUint(crc, 16, 32)
+	if err != nil || len(crc) != 8 || uint32(sum) != sumOf(owner, b[:last]) {
 		return Status{}, false
 	}
 	var s Status
@@ -290,6 +298,13 @@ func (s *Status) parse(f []string) bool {
 	oom, e4 := strconv.ParseInt(f[6], 10, 32)
 	if e1 != nil || e2 != nil || e3 != nil || e4 != nil || oom < 0 {
 		return false
+	}
+	if len(f) == 10 {
+		peak, err := strconv.ParseInt(f[8], 10, 64)
+		if err != nil || peak <= 0 {
+			return false
+		}
+		s.MemoryPeak = peak
 	}
 	s.Value, s.OOMKills = int(value), int(oom)
 	s.StartedAt, s.At = fromNanos(started), fromNanos(at)

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"io/fs"
+	"math"
 	"os"
 	"path/filepath"
 	"syscall"
@@ -24,6 +25,10 @@ func samples() []Status {
 		{State: Exited, Value: 7, Stage: StageNone, StartedAt: at, At: at, Final: true},
 		{State: Exited, Value: 7, Stage: StageNone, StartedAt: at, At: at, Reach: Unreached},
 		{State: Signaled, Value: 15, Stage: StageNone, StartedAt: at, At: at, Leftover: true, LogIncomplete: true, Reach: Reached, Final: true},
+		{
+			State: Signaled, Value: 64, Stage: StageNone, StartedAt: time.Unix(0, math.MaxInt64), At: time.Unix(0, math.MaxInt64), OOMKills: math.MaxInt32,
+			Leftover: true, LogIncomplete: true, Reach: Reached, Final: true, MemoryPeak: math.MaxInt64,
+		},
 	}
 }
 
