@@ -2,8 +2,10 @@ package nodes
 
 import (
 	"slices"
+	"strings"
 	"testing"
 
+	"github.com/errand-run/errand/cluster/records"
 	actorv1 "github.com/errand-run/errand/messages/errand/actor/v1"
 	recordv1 "github.com/errand-run/errand/messages/errand/record/v1"
 )
@@ -137,5 +139,39 @@ func TestAnEndIsToldOnceWhenTheJournalHoldsItToo(t *testing.T) {
 	}
 	if exits := s.exits(); len(exits) != 1 {
 		t.Errorf("told %v", exits)
+	}
+}
+
+// A kill of the whole sandbox that is not the engine's is somebody else's: how its command
+// would have ended, nobody knows. One of the engine's was seen to end it.
+func TestKillFromOutsideIsALossAndOneOfTheEnginesIsNot(t *testing.T) {
+	id := records.SandboxID(tableRun, 1, 1)
+	for _, test := range []struct {
+		name, state string
+		restart     bool
+		lost        bool
+	}{
+		{name: "while it runs", state: "running", lost: true},
+		{name: "while nobody looks", state: "running", restart: true, lost: true},
+		{name: "after a stop", state: "signaled"},
+		{name: "after a stop whose answer a crash has lost", state: "stopping", restart: true},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			s := newStation(t)
+			s.reach(test.state)
+			s.end(id, 137, 9)
+			s.boxes[id].exit.Slain = true
+			if test.restart {
+				s.restart()
+			}
+			s.settle()
+			exit := heard[*actorv1.Exited](s).GetExit()
+			switch {
+			case test.lost && (exit.Code != nil || exit.GetReason() != recordv1.Reason_REASON_SANDBOX_LOST || !strings.Contains(exit.GetMessage(), "killed from outside") || exit.GetEmptiedAt() == 0):
+				t.Errorf("exit %v", exit)
+			case !test.lost && (exit.GetCode() != 137 || exit.GetSignal() != 9 || exit.GetStopCause() != recordv1.StopCause_STOP_CAUSE_CANCEL || !exit.GetStopDelivered()):
+				t.Errorf("exit %v", exit)
+			}
+		})
 	}
 }

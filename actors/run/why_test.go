@@ -213,13 +213,15 @@ func whyEnded() []whyCase {
 		{"succeeded", endedRun(0, withCode(0, 0), func(r *recordv1.Run, _ *recordv1.Attempt) { r.Status = recordv1.Status_STATUS_SUCCEEDED }), Unrecorded{}, []string{"EXITED attempt 1 on node n1: exit code 0"}},
 		{"by a code", endedRun(recordv1.Reason_REASON_EXIT_CODE, withCode(7, 0), says("exit code 7")), Unrecorded{}, []string{"EXIT_CODE attempt 1 on node n1: exit code 7", none}},
 		{
-			"by a signal of its own", endedRun(recordv1.Reason_REASON_SIGNAL, withCode(134, 6), says("killed by signal 6")), Unrecorded{},
+			"by a signal of its own", endedRun(recordv1.Reason_REASON_SIGNAL, withCode(134, 6), says("killed by signal 6")),
+			Unrecorded{},
 			[]string{"SIGNAL attempt 1 on node n1: killed by signal 6; exit code 134", "ENDED_BY_SIGNAL signal 6 (ABRT) was not the engine's: the command sent it to itself, or another process or the kernel did", none},
 		},
 		{
 			"out of memory", endedRun(recordv1.Reason_REASON_OOM_KILLED, withCode(137, 9), says("killed by signal 9 after the memory limit of 64 MiB was reached"), func(_ *recordv1.Run, a *recordv1.Attempt) {
 				a.OomKilled, a.MemoryPeakBytes = true, 64<<20-1
-			}), Unrecorded{},
+			}),
+			Unrecorded{},
 			[]string{
 				"OOM_KILLED attempt 1 on node n1: killed by signal 9 after the memory limit of 64 MiB was reached; exit code 137", "ENDED_BY_SIGNAL signal 9 (KILL) was the kernel's, for want of memory",
 				"MEMORY processes of it were killed for want of memory: its limit is 64 MiB, the most that it used was 63.9 MiB", none,
@@ -228,7 +230,8 @@ func whyEnded() []whyCase {
 		{
 			"a child out of memory", endedRun(recordv1.Reason_REASON_EXIT_CODE, withCode(9, 0), says("exit code 9; the kernel killed a process of it for want of memory"), func(_ *recordv1.Run, a *recordv1.Attempt) {
 				a.MemoryPeakBytes = 64 << 20
-			}), Unrecorded{},
+			}),
+			Unrecorded{},
 			[]string{
 				"EXIT_CODE attempt 1 on node n1: exit code 9; the kernel killed a process of it for want of memory",
 				"MEMORY processes of it were killed for want of memory: its limit is 64 MiB, the most that it used was 64 MiB", none,
@@ -239,7 +242,8 @@ func whyEnded() []whyCase {
 				r.Status, a.Status = recordv1.Status_STATUS_TIMED_OUT, recordv1.Status_STATUS_TIMED_OUT
 				a.Signals = []*recordv1.SentSignal{{Signal: 15, At: ms(time.Second), Delivered: proto.Bool(true), Cause: recordv1.StopCause_STOP_CAUSE_TIMEOUT}}
 				a.Leftover, a.LogComplete = true, false
-			}), Unrecorded{},
+			}),
+			Unrecorded{},
 			[]string{
 				"TIMEOUT attempt 1 on node n1: the timeout of 1m has passed; exit code 143", "ENDED_BY_SIGNAL signal 15 (TERM) was the engine's: its timeout has passed", none,
 				"LEFTOVER processes that its command had left behind were killed", "LOG_INCOMPLETE its log is not known to be complete",
@@ -263,13 +267,15 @@ func whyLost() []whyCase {
 	}
 	return []whyCase{
 		{
-			"its sandbox was lost", endedRun(recordv1.Reason_REASON_SANDBOX_LOST, safe(recordv1.SafeBy_SAFE_BY_EMPTY)), Unrecorded{},
+			"its sandbox was lost", endedRun(recordv1.Reason_REASON_SANDBOX_LOST, safe(recordv1.SafeBy_SAFE_BY_EMPTY)),
+			Unrecorded{},
 			[]string{"SANDBOX_LOST attempt 1 on node n1: the sandbox was lost and nobody saw the command end", "SAFE_POINT no copy of attempt 1 can be running from here on: its node found its cgroup empty, 1s ago", none},
 		},
 		{
 			"its node was lost, and told late", endedRun(recordv1.Reason_REASON_NODE_LOST, safe(recordv1.SafeBy_SAFE_BY_FENCE), late, func(r *recordv1.Run, _ *recordv1.Attempt) {
 				r.Spec.Retry = &recordv1.Retry{Retries: 2, OnNodeLoss: recordv1.OnNodeLoss_ON_NODE_LOSS_FAIL}
-			}), Unrecorded{},
+			}),
+			Unrecorded{},
 			[]string{
 				"NODE_LOST attempt 1 on node n1: the node was lost",
 				"SAFE_POINT no copy of attempt 1 can be running from here on: its node's session was seen to be over, and the time has passed within which a node without one stops all that it runs, 1s ago",
@@ -278,7 +284,8 @@ func whyLost() []whyCase {
 			},
 		},
 		{
-			"an end of an earlier version", endedRun(recordv1.Reason_REASON_NODE_FENCED), Unrecorded{},
+			"an end of an earlier version", endedRun(recordv1.Reason_REASON_NODE_FENCED),
+			Unrecorded{},
 			[]string{"NODE_FENCED attempt 1 on node n1: the node had lost its session and stopped what it ran", "SAFE_POINT_UNKNOWN no moment is recorded from which on no copy of attempt 1 can be running", none},
 		},
 		{
@@ -287,13 +294,15 @@ func whyLost() []whyCase {
 				before := proto.CloneOf(a)
 				r.Attempt, a.Number = 2, 2
 				r.Attempts = []*recordv1.Attempt{before, a}
-			}), Unrecorded{},
+			}),
+			Unrecorded{},
 			[]string{"EXIT_CODE attempt 2 on node n1: exit code 7", "RETRIES_SPENT not tried again: 1 of 1 retries are spent", "ATTEMPT_ENDED attempt 1 on node n1: exit code 7"},
 		},
 		{
 			"a cancel that came too late", endedRun(0, withCode(0, 0), func(r *recordv1.Run, _ *recordv1.Attempt) {
 				r.Status, r.Wish = recordv1.Status_STATUS_SUCCEEDED, &recordv1.Wish{Reason: recordv1.Reason_REASON_CANCELED, By: "ann", At: ms(2 * time.Second)}
-			}), Unrecorded{},
+			}),
+			Unrecorded{},
 			[]string{"EXITED attempt 1 on node n1: exit code 0", "STOP_ASKED ann canceled it, 1s ago; that did not decide the outcome"},
 		},
 	}
