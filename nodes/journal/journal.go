@@ -132,7 +132,8 @@ func open(d disk, path, runtimeDir string, room int64) (*Journal, error) {
 // may have been ended between the write of its last batch and the sync, or after a sync
 // that failed: then the kernel has what the disk does not, and a sync that works now
 // does not say that it has all. So the file is made anew, unless it was left on purpose;
-// where that can not be, on a full disk, what there is must be synced at least.
+// where that can not be, on a full disk, what there is is written again in its place,
+// which takes no room, and must be synced at least.
 func (j *Journal) settle() error {
 	if j.log.settled {
 		return nil
@@ -141,6 +142,7 @@ func (j *Journal) settle() error {
 		return nil
 	}
 	j.log.broken = true // the next batch tries again
+	_ = j.log.again()   // a file system that needs room even for that has the sync
 	return j.log.file.Sync()
 }
 
@@ -326,6 +328,9 @@ func (j *Journal) commit(batch []request) error {
 	for _, r := range batch {
 		j.log.payload = appendChanges(j.log.payload, r.change)
 	}
+	if len(j.log.payload) == positionBytes {
+		return nil // a batch of nothing is the mark of a close
+	}
 	if err := j.log.append(); err != nil {
 		return err
 	}
@@ -335,12 +340,17 @@ func (j *Journal) commit(batch []request) error {
 }
 
 // finish leaves an empty batch behind those of this life. A batch that another one
-// follows was durable, so whatever is missing of it is known to be damage.
+// follows was durable, so whatever is missing of it is known to be damage. All that was
+// answered is durable already; an empty batch that may not be is taken away again, for
+// the next life would write behind it.
 func (j *Journal) finish() {
 	j.dropCompaction()
-	if j.wrote && !j.log.broken {
-		j.log.begin(j.log.at.position)
-		_ = j.log.append() // all that was answered is durable already
+	if !j.wrote || j.log.broken {
+		return
+	}
+	j.log.begin(j.log.at.position)
+	if j.log.append() != nil && j.log.at.offset < j.log.size {
+		_, _ = j.log.file.WriteAt(zeroSector[:], j.log.at.offset)
 	}
 }
 

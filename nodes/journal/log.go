@@ -134,6 +134,22 @@ func (l *log) append() error {
 	return err
 }
 
+// again writes the batches behind the seal once more, byte by byte as they are: then a
+// sync is about all of them, also one whose own sync has failed.
+func (l *log) again() error {
+	piece := make([]byte, scanBytes)
+	for at := l.head.sealed; at < l.at.offset; at += scanBytes {
+		part := piece[:min(scanBytes, l.at.offset-at)]
+		if _, err := l.file.ReadAt(part, at); err != nil {
+			return err
+		}
+		if _, err := l.file.WriteAt(part, at); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // grow makes room for a batch and more. The size comes first: so it is never one that
 // was not meant.
 func (l *log) grow(need int64) error {

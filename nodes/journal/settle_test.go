@@ -82,6 +82,32 @@ func TestBatchesBehindASyncThatFailedAreKept(t *testing.T) {
 	closeOnDisk(t, j)
 }
 
+// TestCloseWhoseSyncFailedIsNotTakenForAGoodOne: the kernel takes the empty batch of the
+// close for written, so a batch that the next daemon puts behind it would follow a hole.
+func TestCloseWhoseSyncFailedIsNotTakenForAGoodOne(t *testing.T) {
+	d, j := begun(t)
+	d.failSyncs = 1
+	closeOnDisk(t, j)
+	if d.failSyncs != 0 {
+		t.Fatal("the close has synced nothing")
+	}
+	j = next(t, d)
+	must(t, try(j, puts("r.a.second")))
+	holds(t, d, "r.a.first", "r.a.second")
+	closeOnDisk(t, j)
+}
+
+// TestChangeOfNothingIsNotWritten: on the disk it would be a close.
+func TestChangeOfNothingIsNotWritten(t *testing.T) {
+	d, j := begun(t)
+	writes, syncs := d.writes, d.syncs
+	must(t, try(j, nodes.JournalChange{}))
+	if d.writes != writes || d.syncs != syncs {
+		t.Errorf("%d writes and %d syncs", d.writes-writes, d.syncs-syncs)
+	}
+	closeOnDisk(t, j)
+}
+
 // TestNameIsDurableBeforeItIsWrittenTo: a daemon dies between the rename of a file that
 // was made anew and the sync of its directory.
 func TestNameIsDurableBeforeItIsWrittenTo(t *testing.T) {
@@ -109,17 +135,30 @@ func TestNameIsDurableBeforeItIsWrittenTo(t *testing.T) {
 	closeOnDisk(t, j)
 }
 
-// TestFullDiskDoesNotKeepAJournalFromBeingRead: it can not be made anew, and is synced.
+// TestFullDiskDoesNotKeepAJournalFromBeingRead: it can not be made anew, and is synced,
+// with the batch of which a sync has failed.
 func TestFullDiskDoesNotKeepAJournalFromBeingRead(t *testing.T) {
-	d, j := begun(t)
-	d.dieAt = d.calls + 2
-	_ = try(j, puts("r.a.second"))
-	closeOnDisk(t, j)
-	d.full = true
-	j = next(t, d)
-	holds(t, d, "r.a.first", "r.a.second")
-	d.full = false
-	must(t, try(j, puts("r.a.third")))
-	holds(t, d, "r.a.first", "r.a.second", "r.a.third")
-	closeOnDisk(t, j)
+	for name, end := range map[string]func(d *memoryDisk){
+		"the daemon has died before the sync": func(d *memoryDisk) { d.dieAt = d.calls + 2 },
+		"the sync has failed":                 func(d *memoryDisk) { d.failSyncs = 1 },
+	} {
+		t.Run(name, func(t *testing.T) {
+			d, j := begun(t)
+			end(d)
+			if err := try(j, puts("r.a.second")); err == nil {
+				t.Fatal("a batch that was not synced was acknowledged")
+			}
+			closeOnDisk(t, j)
+			d.full = true
+			j = next(t, d)
+			if got := runsOf(load(t, j)); len(got) != 2 {
+				t.Fatalf("the next daemon is given %v", got)
+			}
+			holds(t, d, "r.a.first", "r.a.second")
+			d.full = false
+			must(t, try(j, puts("r.a.third")))
+			holds(t, d, "r.a.first", "r.a.second", "r.a.third")
+			closeOnDisk(t, j)
+		})
+	}
 }
