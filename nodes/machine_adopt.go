@@ -128,9 +128,11 @@ func (m *Machine) adoptStarted(p *placement, info sandbox.Info, found bool) {
 	case found && sameBoot && info.State == sandbox.StateRunning && p.started():
 		// It is journaled with what the entry is written for next.
 		p.entry.AdoptedAt = m.now.Milli()
-		m.watchTimeout(p)
 		m.awaitExit(p)
+		// A stop of before whose cause is on the disk; that of a timeout that has passed
+		// meanwhile is not, yet.
 		m.stopJournaled(p)
+		m.watchTimeout(p)
 	case found && sameBoot && info.State == sandbox.StateRunning:
 		m.running(p, m.now.Wall)
 	case p.foreign:

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/errand-run/errand/actors"
 	"github.com/errand-run/errand/cluster/records"
 	actorv1 "github.com/errand-run/errand/messages/errand/actor/v1"
 	recordv1 "github.com/errand-run/errand/messages/errand/record/v1"
@@ -18,6 +19,11 @@ func (s *station) restart() {
 	s.tells = nil
 	s.launch()
 	s.settle()
+}
+
+// down lets time go by without a daemon.
+func (s *station) down(d time.Duration) {
+	s.now.Mono, s.now.Boot, s.now.Wall = s.now.Mono+d, s.now.Boot+d, s.now.Wall.Add(d)
 }
 
 func TestRestartGoesOnWhereTheJournalIs(t *testing.T) {
@@ -179,5 +185,65 @@ func TestSandboxWithoutAnEntryGoesWhenItsRunHasEnded(t *testing.T) {
 	}
 	if s.boxes[id] != nil {
 		t.Error("kept although its run has ended")
+	}
+}
+
+// TestNodeThatComesBackTellsWhatMayNotHaveBeenHeard: of very many runs that have been
+// running for long none is told again, for each of them would be woken by it.
+func TestNodeThatComesBackTellsWhatMayNotHaveBeenHeard(t *testing.T) {
+	for _, test := range []struct {
+		name  string
+		state string
+		since time.Duration
+		told  bool
+	}{
+		{name: "started just now", state: "running", since: startHeardMin / 2, told: true},
+		{name: "started long ago", state: "running", since: 2 * startHeardMin},
+		{name: "ended long ago and not acknowledged", state: "reporting", since: 2 * startHeardMin, told: true},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			s := newStation(t)
+			s.reach(test.state)
+			for _, entry := range s.entries {
+				entry.TimeoutMs = time.Hour.Milliseconds()
+			}
+			s.down(test.since)
+			s.restart()
+			told := 0
+			for _, tell := range s.tells {
+				switch tell.Message.(type) {
+				case *actorv1.Started, *actorv1.Exited:
+					told++
+				}
+			}
+			if s.reached != PhaseAnnounced || (told > 0) != test.told {
+				t.Errorf("phase %s, told %v", s.reached, s.tells)
+			}
+		})
+	}
+}
+
+// TestTimeoutThatPassedWithoutADaemonIsJournaledBeforeItsSignal: a daemon that dies
+// between the two must not leave an end by our signal that passes for the command's own.
+func TestTimeoutThatPassedWithoutADaemonIsJournaledBeforeItsSignal(t *testing.T) {
+	s := newStation(t)
+	s.reach("running")
+	s.down(time.Hour)
+	signals := 0
+	s.stepped = func(_ actors.Input, effects []actors.Effect) {
+		for _, effect := range effects {
+			if op, ok := effect.(DoSandbox); ok && op.Op.Verb == VerbSignal {
+				signals++
+				for _, entry := range s.entries {
+					if entry.GetStopCause() != recordv1.StopCause_STOP_CAUSE_TIMEOUT {
+						t.Errorf("signaled while the journal holds %v", entry.GetStopCause())
+					}
+				}
+			}
+		}
+	}
+	s.restart()
+	if exit := heard[*actorv1.Exited](s).GetExit(); signals != 1 || exit.GetStopCause() != recordv1.StopCause_STOP_CAUSE_TIMEOUT || !exit.GetStopDelivered() {
+		t.Errorf("%d signals, %v", signals, exit)
 	}
 }
