@@ -99,6 +99,34 @@ func TestACommandDoesNotRunWithoutItsFilter(t *testing.T) {
 	}
 }
 
+// A process may have ended, and its number be another's, by the time that its filter is
+// looked at: what that one is under is nobody's filter.
+func TestAFilterIsLearnedOfTheSandboxsOwnProcessOnly(t *testing.T) {
+	b := setUp(t)
+	defer b.finish()
+	spec := b.spec("sleep", "60")
+	b.start(spec)
+	answer, err := b.d.client.TaskService().Get(within(t), &tasks.GetRequest{ContainerID: spec.ID})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		id      string
+		learned bool
+	}{{"of-another-sandbox", false}, {spec.ID, true}} {
+		b.d.compiled.path.Store(nil)
+		b.d.learnFilter(c.id, answer.GetProcess().GetPid())
+		if learned := b.d.compiled.file() != ""; learned != c.learned {
+			t.Errorf("learned as that of %s: %v", c.id, learned)
+		}
+	}
+	if _, err := b.d.Kill(within(t), spec.ID); err != nil {
+		t.Fatal(err)
+	}
+	b.wait(spec.ID)
+	b.end(spec)
+}
+
 func TestFiltersOfEarlierDaemonsAreRemoved(t *testing.T) {
 	dir := t.TempDir()
 	path, err := keepFilter(dir, []byte("12345678"))
