@@ -2,6 +2,7 @@ package check
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -14,13 +15,34 @@ import (
 const lossesMax = 5
 
 // attempts: a run is tried again as often as it was asked to be, for the failures that
-// it was asked for, after the wait that it was asked for; not more, and not less.
-type attempts struct{}
+// it was asked for, after the wait that it was asked for; not more, and not less. Nor is
+// it placed again before a registry wants to be asked again.
+type attempts struct {
+	// refused is what was last told of the image of a run.
+	refused map[string]refusal
+}
+
+// refusal is an image that a placement of a run could not have for now.
+type refusal struct {
+	node               string
+	attempt, placement int32
+	wait               time.Duration
+}
+
+// refusalMax is how long a registry is left alone at its own wish.
+const refusalMax = 30 * time.Second
 
 func (attempts) Guarantee() Guarantee { return Attempts }
 
 func (a attempts) Observe(l *Ledger, e history.Event, report func(Finding)) {
 	switch e.Kind {
+	case history.KindSandbox:
+		if refused, ok := e.Detail.(history.Refused); ok {
+			a.refused[e.Run] = refusal{e.Node, e.Attempt, e.Placement, min(refused.RetryAfter, refusalMax)}
+		}
+	case history.KindDaemon:
+		// It may not have heard.
+		maps.DeleteFunc(a.refused, func(_ string, r refusal) bool { return r.node == e.Node })
 	case history.KindCommand:
 		if c, ok := e.Detail.(history.Command); ok && c.Started {
 			if text := a.hurried(l, l.Run(e.Run)); text != "" {
@@ -30,6 +52,9 @@ func (a attempts) Observe(l *Ledger, e history.Event, report func(Finding)) {
 	case history.KindCommit:
 		for _, r := range l.Changed() {
 			if text := a.judge(r); text != "" {
+				report(Finding{Run: r.ID, Text: text})
+			}
+			if text := a.pressed(r); text != "" {
 				report(Finding{Run: r.ID, Text: text})
 			}
 		}
@@ -45,6 +70,26 @@ func (a attempts) judge(r *Run) string {
 		return a.tooMany(r)
 	case r.Terminal():
 		return a.tooFew(r)
+	}
+	return ""
+}
+
+// pressed says that a run was given back for want of its image and is to be placed again
+// before its registry wants to be asked. Both times are of the same clock.
+func (a attempts) pressed(r *Run) string {
+	refused, told := a.refused[r.ID]
+	p := r.Before.GetPlacement()
+	if !told || r.Record == nil || !r.Rewritten || r.Terminal() || r.Record.GetPlacement() != nil || p == nil ||
+		p.GetNumber() != refused.placement || r.Before.GetAttempt() != refused.attempt {
+		return ""
+	}
+	delete(a.refused, r.ID)
+	events := r.Record.GetEvents()
+	if len(events) == 0 || events[len(events)-1].GetReason() != recordv1.Reason_REASON_IMAGE_PULL {
+		return ""
+	}
+	if wait := milli(r.Record.GetNotBefore() - events[len(events)-1].GetAt()); wait < refused.wait-time.Millisecond {
+		return fmt.Sprintf("waits %v to be placed again, and the registry of its image wants to be left alone for %v", wait, refused.wait)
 	}
 	return ""
 }

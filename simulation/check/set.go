@@ -42,7 +42,7 @@ func New(config Config) *Set {
 		g11Explained{},
 		g12FencingToken{},
 		room{},
-		attempts{},
+		attempts{refused: map[string]refusal{}},
 		newLinearizable(),
 		newTogether(),
 	}
@@ -57,6 +57,10 @@ func New(config Config) *Set {
 func (s *Set) Observe(e history.Event) {
 	s.step, s.at = e.Step, e.At
 	switch e.Kind {
+	case history.KindSandbox:
+		if e.Detail == nil {
+			return
+		}
 	case history.KindCommand, history.KindCommit, history.KindRestore, history.KindCall, history.KindAnswer, history.KindFault, history.KindDaemon, history.KindMachine:
 	default:
 		return

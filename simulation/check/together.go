@@ -2,7 +2,9 @@ package check
 
 import (
 	"fmt"
+	"maps"
 	"strings"
+	"time"
 
 	"github.com/errand-run/errand/cluster/records"
 	"github.com/errand-run/errand/simulation/history"
@@ -20,24 +22,37 @@ type together struct {
 	there   map[string]bool
 	put     map[string]int64
 	refused map[string]bool
+	// asked is when each open call began.
+	asked map[uint64]time.Duration
 }
 
 func newTogether() *together {
-	return &together{there: map[string]bool{}, put: map[string]int64{}, refused: map[string]bool{}}
+	return &together{there: map[string]bool{}, put: map[string]int64{}, refused: map[string]bool{}, asked: map[uint64]time.Duration{}}
 }
 
 func (*together) Guarantee() Guarantee { return Together }
 
 func (c *together) Observe(l *Ledger, e history.Event, report func(Finding)) {
+	prefix := l.config.Keys.Root + history.ContendedFolder
 	switch detail := e.Detail.(type) {
+	case history.Restore:
+		c.restore(prefix, detail.Records)
 	case history.Commit:
-		prefix := l.config.Keys.Root + history.ContendedFolder
 		for _, change := range detail.Changes {
 			if strings.HasPrefix(change.Key, prefix) {
 				c.commit(detail.Revision, change, report)
 			}
 		}
 	case history.Call:
+		if e.Kind == history.KindCall {
+			c.asked[detail.ID] = e.At
+			return
+		}
+		asked := c.asked[detail.ID]
+		delete(c.asked, detail.ID)
+		if l.RestoredSince(asked) {
+			return // some may have been decided by the store of before
+		}
 		if told, ok := detail.Detail.([]history.Contended); ok {
 			for i := range told {
 				if text := c.answered(&told[i]); text != "" {
@@ -46,6 +61,19 @@ func (c *together) Observe(l *Ledger, e history.Event, report func(Finding)) {
 			}
 		}
 	}
+}
+
+// restore takes what a copy of the store holds for what is there from now on. What it
+// does not hold was never put.
+func (c *together) restore(prefix string, held []records.KV) {
+	put := map[string]int64{}
+	c.there = map[string]bool{}
+	for _, kv := range held {
+		if strings.HasPrefix(kv.Key, prefix) {
+			c.there[kv.Key], put[string(kv.Value)] = true, kv.Mod
+		}
+	}
+	maps.DeleteFunc(c.put, func(value string, _ int64) bool { return put[value] == 0 })
 }
 
 func (c *together) commit(revision int64, change history.Change, report func(Finding)) {

@@ -1,6 +1,8 @@
 package check_test
 
 import (
+	"maps"
+	"slices"
 	"testing"
 
 	"github.com/errand-run/errand/cluster/records"
@@ -74,6 +76,72 @@ func TestWhatTravelsTogetherIsAsIfAlone(t *testing.T) {
 		}},
 		{"a condition that holds and is told to fail", "is not there", func(c contention) { c.tell("0/left", records.Result{}) }},
 		{"told to be wrong", "told to be wrong", func(c contention) { c.tell("0/left", fails(records.ClassInvalid)) }},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			s := contention{newScript()}
+			c.play(s)
+			if c.want == "" {
+				if found := s.set.Violations(); len(found) > 0 {
+					t.Errorf("found %v", found)
+				}
+				return
+			}
+			expect(t, s.set.Violations(), check.Together, c.want)
+		})
+	}
+}
+
+// goBack puts a copy of the store in its place.
+func (c contention) goBack(to map[string]records.KV) {
+	c.store = map[string]records.KV{}
+	maps.Copy(c.store, to)
+	held := slices.Collect(maps.Values(to))
+	c.add(history.Event{Kind: history.KindRestore, Detail: history.Restore{Records: held}})
+}
+
+func TestWhatTravelsTogetherWhenTheStoreGoesBack(t *testing.T) {
+	for _, c := range []struct {
+		name, want string
+		play       func(c contention)
+	}{
+		{"the other of a pair that the copy does not hold", "", func(c contention) {
+			c.put("0/left")
+			c.goBack(nil)
+			c.put("0/right")
+		}},
+		{"the other of a pair that it holds", "was put although", func(c contention) {
+			c.put("0/left")
+			copied := maps.Clone(c.store)
+			c.put("0/mark")
+			c.goBack(copied)
+			c.put("0/right")
+		}},
+		{"a mark that it does not hold, once more", "", func(c contention) {
+			c.put("0/mark")
+			c.goBack(nil)
+			c.put("0/mark")
+		}},
+		{"a mark that it holds, once more", "and again at", func(c contention) {
+			c.put("0/mark")
+			c.goBack(maps.Clone(c.store))
+			c.put("0/mark")
+		}},
+		{"a call that was decided before and is answered after", "", func(c contention) {
+			answer := c.calls("contend", "")
+			c.put("0/left")
+			c.goBack(nil)
+			answer("ok", []history.Contended{{Key: contendedKey("0/right"), Value: "0/right"}})
+		}},
+		{"a call of after", "is not there", func(c contention) {
+			c.put("0/left")
+			c.goBack(nil)
+			c.tell("0/right", records.Result{})
+		}},
+		{"told and done, and the copy holds it", "", func(c contention) {
+			at := c.put("0/left")
+			c.goBack(maps.Clone(c.store))
+			c.tell("0/left", records.Result{Succeeded: true, Revision: at})
+		}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			s := contention{newScript()}

@@ -125,6 +125,12 @@ type Restore struct {
 	Raw bool
 }
 
+// Refused is the Detail of a KindSandbox: an image could not be had for now.
+type Refused struct {
+	// RetryAfter is how long its registry does not want to be asked again.
+	RetryAfter time.Duration
+}
+
 // Call is the detail of a KindCall and, with its Outcome set, of the KindAnswer.
 type Call struct {
 	// ID joins a call and its answer.

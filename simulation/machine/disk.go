@@ -41,6 +41,18 @@ type Disk struct {
 	// journals counts those that began here.
 	journals int
 
+	// opened is the life that has the journal open.
+	opened *Daemon
+	// tail is what a batch has left that nobody was told to be durable, nil if none has.
+	tail *tail
+	// cached leads back to what is durable from what was read, where that is more; hole
+	// says that no sync brings the rest to the disk.
+	cached []undo
+	hole   bool
+	// spoiled files can not be read by who opens them next.
+	spoiled bool
+	flaw    Flaw
+
 	// queue is what the daemon has asked for and busy the part of it that is on its
 	// way to the disk.
 	queue, busy []request
@@ -77,6 +89,14 @@ func (c content) clone() content {
 	return content{journal: c.journal, position: c.position, meta: c.meta, entries: maps.Clone(c.entries)}
 }
 
+// applyAll makes the changes of some requests.
+func (c *content) applyAll(requests []request) {
+	c.undo = c.undo[:0]
+	for _, r := range requests {
+		c.apply(r.change)
+	}
+}
+
 func (c *content) apply(change nodes.JournalChange) {
 	if change.Meta != nil {
 		c.undo = append(c.undo, undo{head: true, meta: c.meta})
@@ -104,7 +124,12 @@ func (c *content) set(key nodes.PlacementKey, entry *recordv1.JournalEntry) {
 
 // revert takes the last sync back, once.
 func (c *content) revert() {
-	for _, u := range slices.Backward(c.undo) {
+	c.goBack(c.undo)
+	c.undo = nil
+}
+
+func (c *content) goBack(undo []undo) {
+	for _, u := range slices.Backward(undo) {
 		switch {
 		case u.head:
 			c.meta = u.meta
@@ -114,7 +139,6 @@ func (c *content) revert() {
 			c.entries[u.key] = u.entry
 		}
 	}
-	c.undo = nil
 }
 
 // request is one change, or one load.
@@ -181,11 +205,16 @@ func (d *Disk) duration() time.Duration {
 
 // synced ends what is on its way, and goes on with the next.
 func (d *Disk) synced() {
-	busy := d.busy
+	busy, life := d.busy, d.machine.daemon
 	d.busy, d.stop = nil, nil
+	err := d.open(life)
 	if busy[0].loaded != nil {
-		content, err := d.read()
-		if life := d.machine.daemon; life != nil && err == nil {
+		var content nodes.JournalContent
+		if err == nil && d.damaged {
+			err = records.Errorf(records.ClassInternal, "load journal: %w", ErrDamaged)
+		}
+		if err == nil {
+			content = d.read()
 			life.informed = true
 			d.machine.fence.judge()
 		}
@@ -193,17 +222,10 @@ func (d *Disk) synced() {
 		busy[0].loaded(content, err)
 		return
 	}
-	var err error
-	switch faults := &d.machine.Faults.Disk; {
-	case faults.Full:
-		err = records.Errorf(records.ClassUnavailable, "write journal: %w", ErrFull)
-	case virtual.Chance(d.machine.random, faults.ErrorRate):
-		err = records.Errorf(records.ClassUnavailable, "write journal: %w", ErrDisk)
-	default:
-		d.store(busy)
+	if err == nil {
+		err = d.write(busy)
 	}
 	d.sync()
-	life := d.machine.daemon
 	for _, r := range busy {
 		if life.dead {
 			return // one of them ended it
@@ -212,12 +234,33 @@ func (d *Disk) synced() {
 	}
 }
 
+// write makes a batch durable, or fails.
+func (d *Disk) write(batch []request) error {
+	switch faults := &d.machine.Faults.Disk; {
+	case empty(batch):
+		return nil // it is not written
+	case faults.Full:
+		return records.Errorf(records.ClassUnavailable, "write journal: %w", ErrFull)
+	case virtual.Chance(d.machine.random, faults.ErrorRate):
+		d.leave(batch, true)
+		return records.Errorf(records.ClassUnavailable, "write journal: %w", ErrDisk)
+	default:
+		d.renew(batch)
+		d.store(batch)
+		return nil
+	}
+}
+
+// empty tells whether a batch changes nothing.
+func empty(batch []request) bool {
+	return !slices.ContainsFunc(batch, func(r request) bool {
+		return r.change.Meta != nil || len(r.change.Puts) > 0 || len(r.change.Deletes) > 0
+	})
+}
+
 // store makes changes durable, all of them.
 func (d *Disk) store(requests []request) {
-	d.content.undo = d.content.undo[:0]
-	for _, r := range requests {
-		d.content.apply(r.change)
-	}
+	d.content.applyAll(requests)
 	d.content.position = max(d.content.position, d.marks[d.content.journal]) + 1
 	d.mark()
 }
@@ -230,11 +273,8 @@ func (d *Disk) mark() {
 	d.marks[d.content.journal] = d.content.position
 }
 
-// read returns what is durable; it is the caller's.
-func (d *Disk) read() (nodes.JournalContent, error) {
-	if d.damaged {
-		return nodes.JournalContent{}, records.Errorf(records.ClassInternal, "load journal: %w", ErrDamaged)
-	}
+// read returns what is acknowledged; it is the caller's.
+func (d *Disk) read() nodes.JournalContent {
 	out := nodes.JournalContent{Reverted: d.content.position < d.marks[d.content.journal]}
 	if !out.Reverted {
 		d.mark()
@@ -245,7 +285,7 @@ func (d *Disk) read() (nodes.JournalContent, error) {
 	for _, entry := range d.sorted() {
 		out.Entries = append(out.Entries, proto.CloneOf(entry))
 	}
-	return out, nil
+	return out
 }
 
 // sorted returns the entries by run, attempt and placement.
@@ -261,21 +301,21 @@ func (d *Disk) sorted() []*recordv1.JournalEntry {
 	})
 }
 
-// crash drops what was not durable when the daemon ended. The sync under way may
-// have got through to the kernel, which finishes it.
+// crash drops what was not written when the daemon ended. The batch under way may have
+// got through to the kernel.
 func (d *Disk) crash() {
 	if d.stop != nil {
 		d.stop()
-		m := d.machine
-		if d.busy[0].written != nil && !m.Faults.Disk.Full && virtual.Chance(m.random, m.Faults.Disk.KeepRate) {
-			d.store(d.busy)
+		if d.busy[0].written != nil && !d.machine.Faults.Disk.Full {
+			d.leave(d.busy, false)
 		}
 	}
 	d.queue, d.busy, d.stop = nil, nil, nil
 }
 
-// powerOff may undo the last sync.
+// powerOff takes back what only the kernel had, and may undo the last sync.
 func (d *Disk) powerOff() {
+	d.forget()
 	if d.content.position < d.marks[d.content.journal] {
 		d.unnoticed()
 	}
@@ -296,7 +336,7 @@ func (d *Disk) Copy() DiskCopy { return DiskCopy{d.content.clone()} }
 // daemon is down.
 func (d *Disk) Revert(to DiskCopy) {
 	before := d.content
-	d.content, d.damaged = to.content.clone(), false
+	d.replace(to.content.clone())
 	if to.content.journal == "" {
 		d.content = d.fresh()
 	}
@@ -315,8 +355,14 @@ func (d *Disk) unnoticed() {
 // Lose puts an empty disk in place of the disk. It is for a machine whose daemon is
 // down.
 func (d *Disk) Lose() {
-	d.content, d.damaged = d.fresh(), false
+	d.replace(d.fresh())
 	d.machine.note(history.KindMachine, "disk lost")
+}
+
+// replace puts another journal in the place of the one that is there.
+func (d *Disk) replace(with content) {
+	d.content, d.damaged = with, false
+	d.tail, d.cached, d.hole, d.spoiled = nil, nil, false, false
 }
 
 // Damage makes the journal unreadable until Lose or Revert.

@@ -25,10 +25,12 @@ type DiskFaults struct {
 	Stall     virtual.Span `json:"stall"`
 	// Full disks refuse every change.
 	Full bool `json:"full"`
-	// ErrorRate is how often a sync fails and nothing of it is durable.
+	// ErrorRate is how often a sync fails, and how often the making of another file and
+	// the sync of what an open finds.
 	ErrorRate float64 `json:"error_rate"`
-	// KeepRate is how often a sync that a crash of the daemon catches under way is
-	// durable all the same, without anybody having been told.
+	// KeepRate is how often a batch whose sync has failed, or which a crash of the daemon
+	// has caught under way, is there for who opens the journal next, and how often what is
+	// only there for who opens it outlives a loss of power.
 	KeepRate float64 `json:"keep_rate"`
 	// TearRate is how often a loss of power undoes the last sync, although that was
 	// told to be durable: a disk that lies.
@@ -61,6 +63,12 @@ type RuntimeFaults struct {
 	// often it is refused for good.
 	CreateRefuseRate float64 `json:"create_refuse_rate"`
 	CreateFailRate   float64 `json:"create_fail_rate"`
+	// Pull is how long it takes to pull an image that is not there, PullFailRate how often
+	// its registry refuses it for now, and PullRetryAfter how long that then does not want
+	// to be asked.
+	Pull           virtual.Span `json:"pull"`
+	PullFailRate   float64      `json:"pull_fail_rate"`
+	PullRetryAfter virtual.Span `json:"pull_retry_after"`
 	// StartRefuseRate and StartFailRate are the same of starts. StartUnknownRate is how
 	// often a start is answered with an unknown outcome: in half of the cases it has
 	// started the command, or will.
@@ -109,7 +117,7 @@ func Sound() Faults {
 		Runtime: RuntimeFaults{
 			Create: span(10*ms, 60*ms), Start: span(5*ms, 30*ms), Signal: span(ms, 3*ms), Kill: span(ms, 20*ms),
 			Flush: span(ms, 5*ms), Remove: span(2*ms, 20*ms), List: span(ms, 5*ms), Answer: span(ms/10, ms), ExitDelay: span(ms, 3*ms),
-			OrphanRate: 0.5, DurableRate: 0.5,
+			Pull: span(50*ms, 2000*ms), OrphanRate: 0.5, DurableRate: 0.5,
 		},
 		Fence: FenceFaults{Look: span(10*ms, 500*ms), Kill: span(ms, 200*ms)},
 	}

@@ -113,7 +113,7 @@ func drawChange(r *rapid.T) nodes.JournalChange {
 }
 
 // compare compares all that a disk and a journal hold.
-func compare(r *rapid.T, b *bench, kept nodes.Journal) {
+func compare(r rapid.TB, b *bench, kept nodes.Journal) {
 	loaded := make(chan nodes.JournalContent, 1)
 	kept.Load(func(content nodes.JournalContent, err error) {
 		if err != nil {

@@ -23,6 +23,7 @@ type runtime struct {
 	order   []*box
 	// creating are the creates under way, by sandbox.
 	creating map[boxKey]*operation
+	images   images
 }
 
 type boxKey struct{ driver, id string }
@@ -30,6 +31,7 @@ type boxKey struct{ driver, id string }
 func (r *runtime) init(m *Machine, drivers []string) {
 	r.machine, r.drivers = m, slices.Clone(drivers)
 	r.boxes, r.creating = map[boxKey]*box{}, map[boxKey]*operation{}
+	r.images = images{runtime: r, there: map[string]bool{}}
 }
 
 // sorted returns the sandboxes in the order in which they came into being.
@@ -56,6 +58,7 @@ func (r *runtime) note(info sandbox.Info, text string) {
 // crash forgets who asked; what was asked may still happen.
 func (r *runtime) crash() {
 	clear(r.creating)
+	r.images.crash()
 	for _, b := range r.order {
 		b.waiters = nil
 	}
@@ -80,6 +83,7 @@ func (r *runtime) powerOff() {
 		}
 	}
 	clear(r.creating)
+	r.images.crash()
 }
 
 // VanishSandbox removes a sandbox and all its processes without an exit, as if

@@ -81,7 +81,7 @@ func (s sandboxes) Do(op nodes.SandboxOp, deliver func(nodes.SandboxResult)) {
 func (s sandboxes) Abandon(driver, id string) {
 	r := &s.daemon.machine.runtime
 	if o, ok := r.creating[boxKey{driver, id}]; ok && o.daemon == s.daemon && !s.daemon.dead {
-		o.breakOff(records.Errorf(records.ClassDeadline, "create sandbox %s: %w", id, context.Canceled))
+		o.tooLate(context.Canceled)
 	}
 }
 
@@ -153,15 +153,23 @@ func (o *operation) create() {
 	}
 	o.runtime.creating[boxKey{o.Driver, o.ID}] = o
 	took := o.slow(faults.Create)
-	if took >= timeout || virtual.Chance(m.random, faults.CreateHangRate) {
-		o.after(timeout, func() {
-			o.breakOff(records.Errorf(records.ClassDeadline, "create sandbox %s: %w", o.ID, context.DeadlineExceeded))
-		})
-		return
-	}
-	o.after(took, func() {
-		o.created()
-		o.fail(o.tryCreate())
+	hangs := took >= timeout || virtual.Chance(m.random, faults.CreateHangRate)
+	begun := o.runtime.images.mono()
+	o.after(timeout, func() { o.tooLate(context.DeadlineExceeded) })
+	o.runtime.images.await(o, func(err error) {
+		left := timeout - (o.runtime.images.mono() - begun)
+		switch {
+		case err != nil:
+			o.unset()
+			o.created()
+			o.fail(err)
+		case !hangs && took < left:
+			o.unset()
+			o.after(took, func() {
+				o.created()
+				o.fail(o.tryCreate())
+			})
+		}
 	})
 }
 
@@ -177,7 +185,8 @@ func (o *operation) breakOff(err error) {
 	m := o.runtime.machine
 	o.unset()
 	o.created()
-	if virtual.Chance(m.random, m.Faults.Runtime.CreateLeaveRate) {
+	o.runtime.images.give(o)
+	if virtual.Chance(m.random, m.Faults.Runtime.CreateLeaveRate) && o.runtime.images.has(o.Spec.Spec.GetImage()) {
 		_ = o.tryCreate() // the answer is the other error
 	}
 	o.fail(err)

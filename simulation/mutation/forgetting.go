@@ -1,6 +1,7 @@
 package mutation
 
 import (
+	"errors"
 	"slices"
 	"time"
 
@@ -9,6 +10,8 @@ import (
 	"github.com/errand-run/errand/cluster/records"
 	recordv1 "github.com/errand-run/errand/messages/errand/record/v1"
 	"github.com/errand-run/errand/nodes"
+	"github.com/errand-run/errand/nodes/sandbox"
+	"github.com/errand-run/errand/simulation/machine"
 )
 
 // erasedAtAck lets a node forget a placement as soon as its outcome is acknowledged:
@@ -174,6 +177,24 @@ func waits(seat Seat, unanswered func(op nodes.SandboxOp, deliver func(nodes.San
 			if op.Verb == nodes.VerbWait && result.Err != nil && records.ClassOf(result.Err) == records.ClassUnavailable {
 				unanswered(op, deliver)
 				return
+			}
+			deliver(result)
+		})
+	}}
+}
+
+// mistaken lets a node's journal make a mistake.
+func mistaken(flaw machine.Flaw) func(Seat) {
+	return func(seat Seat) { machine.Mistake(seat.Ports.Journal, flaw) }
+}
+
+// registryPressed forgets how long a registry wants to be left alone.
+func registryPressed(seat Seat) {
+	seat.Ports.Sandboxes = sandboxes{seat.Ports.Sandboxes, func(op nodes.SandboxOp, deliver func(nodes.SandboxResult), next func(nodes.SandboxOp, func(nodes.SandboxResult))) {
+		next(op, func(result nodes.SandboxResult) {
+			var refused *sandbox.StartError
+			if errors.As(result.Err, &refused) && refused.RetryAfter > 0 {
+				result.Err = sandbox.Transientf(refused.Reason, "%s", refused.Message)
 			}
 			deliver(result)
 		})

@@ -193,3 +193,37 @@ func reusedUnsurely(p *plan.Plan) {
 	reused(p)
 	unknowns(p)
 }
+
+// failingDisks let the slow disk of each node fail, three times, while many commands come
+// at once, its daemon die before that is over, and its power go soon after the next one
+// has come up.
+func failingDisks(p *plan.Plan) {
+	const times = 3
+	p.Options.SandboxesMax = 64
+	p.Options.Latency.Disk = plan.Duration(20 * time.Millisecond)
+	for i, node := range p.Options.NodeNames() {
+		for k := range times {
+			begin := seconds(20 + 65*k + 18*i)
+			for burst := range 3 {
+				for range 8 {
+					submit(p, begin+seconds(2*burst), node, plan.Command{Takes: seconds(3 + burst)})
+				}
+			}
+			addFault(p, begin, seconds(6), plan.DiskErrors{Node: node, Chance: 0.7})
+			addFault(p, begin+seconds(5), seconds(3), plan.Crash{Node: node})
+			addFault(p, begin+seconds(20), seconds(10), plan.Reboot{Node: node})
+		}
+	}
+}
+
+// busyRegistries let the registry refuse the nodes for a while, with a wish to be left
+// alone, while runs of its images are submitted.
+func busyRegistries(p *plan.Plan) {
+	p.Options.SandboxesMax = 32
+	for i, node := range p.Options.NodeNames() {
+		addFault(p, seconds(20), seconds(60), plan.RegistryBusy{Node: node, Chance: 1, RetryAfter: seconds(25)})
+		for k := range 6 {
+			submit(p, seconds(22+3*k+i), node, plan.Command{Takes: seconds(2), Image: "base:1"})
+		}
+	}
+}

@@ -9,6 +9,7 @@ import (
 	"github.com/errand-run/errand/nodes"
 	"github.com/errand-run/errand/simulation/check"
 	"github.com/errand-run/errand/simulation/etcd"
+	"github.com/errand-run/errand/simulation/machine"
 	"github.com/errand-run/errand/simulation/plan"
 )
 
@@ -100,6 +101,9 @@ func Table() []Mutation {
 		{Name: "unknown batch resent singly", Seeds: 30, How: "what travelled together without an answer is sent again one by one", Breaks: []check.Guarantee{check.Together}, Wrap: flawed(etcd.FlawUnknownResent), Wanted: quiet, Shape: crowdedUnsurely},
 		{Name: "child revision 0 taken", Seeds: 10, How: "what travelled with others has the revision that the store gives inside of a batch", Breaks: []check.Guarantee{check.Together}, Wrap: flawed(etcd.FlawChildRevision), Wanted: quiet, Shape: crowded},
 		{Name: "refusal handed to the members", Seeds: 10, How: "why a flight was refused is told to everybody on it", Breaks: []check.Guarantee{check.Together}, Wrap: flawed(etcd.FlawRefusalHanded), Wanted: quiet, Shape: narrow},
+		{Name: "registry pressed", Seeds: 10, How: "a node does not tell for how long a registry wants to be left alone", Breaks: []check.Guarantee{check.Attempts}, Wrap: registryPressed, Wanted: quiet, Shape: busyRegistries},
+		{Name: "found and not durable", Seeds: 10, How: "a daemon acts by what it finds in its journal, which may be gone after the next loss of power", Breaks: append(pending, safety...), Wrap: mistaken(machine.FlawUnsettled), Wanted: quiet, Shape: failingDisks},
+		{Name: "rest of a batch left", Seeds: 10, How: "a batch is written over what another has left that failed", Breaks: append(pending, safety...), Wrap: mistaken(machine.FlawWrittenOver), Wanted: quiet, Shape: failingDisks},
 	}
 }
 

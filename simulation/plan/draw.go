@@ -50,6 +50,9 @@ func Draw(seed uint64, wanted Wanted) Plan {
 	if p.Workload = wanted.Workload; p.Workload == nil {
 		p.Workload = drawWorkload(streams.Of("workload"), p.Options, focus)
 	}
+	if wanted.Workload == nil {
+		drawImages(streams.Of("images"), p.Workload)
+	}
 	longest := Duration(0)
 	for _, c := range p.Workload {
 		if c.Command != nil {

@@ -200,6 +200,20 @@ func (d *drawer) unheard(node string, what What) {
 	}
 }
 
+// failing lets the disk of a node fail, its daemon end meanwhile, and often the power go
+// soon after the next one has read what is there.
+func (d *drawer) failing(node string) {
+	begin := Duration(d.focus.moment(d.Rand, d.o, meetEarly))
+	lasts := Duration(between(d.Rand, 2*time.Second, 30*time.Second).Round(time.Millisecond))
+	d.faults = append(d.faults, Fault{Begin: begin, End: begin + lasts, What: DiskErrors{Node: node, Chance: 0.3 + 0.7*d.Float64()}})
+	crash := begin + Duration(between(d.Rand, 0, lasts.D()).Round(time.Millisecond))
+	down := between(d.Rand, time.Second, restMin)
+	d.downAt(node, crash, down, Crash{Node: node})
+	if chance(d.Rand, 0.6) {
+		d.downAt(node, crash+Duration((down+restMin+between(d.Rand, 0, 30*time.Second)).Round(time.Millisecond)), 10*time.Second+d.lasts(), Reboot{Node: node})
+	}
+}
+
 // side draws some nodes, not all, and the rest.
 func (d *drawer) side() (some, rest []string) {
 	names := d.o.NodeNames()
@@ -365,4 +379,11 @@ var recipes = []recipe{
 	{ClassNode, 1, func(d *drawer) { d.add(d.lasts(), DiskErrors{Node: d.node(), Chance: d.Float64()}) }},
 	{ClassSandbox, 1.5, func(d *drawer) { d.add(d.lasts(), Flaky{Node: d.node(), Chance: d.Float64()}) }},
 	{ClassSandbox, 2, func(d *drawer) { d.add(min(d.lasts(), windowLong/2), RuntimeAway{Node: d.node()}) }},
+	{ClassNode, 0.7, func(d *drawer) { d.failing(d.node()) }},
+	{ClassSandbox, 1.5, func(d *drawer) {
+		d.add(d.lasts(), RegistryBusy{
+			Node: d.node(), Chance: pick(d.Rand, d.Float64(), 1), RetryAfter: Duration(between(d.Rand, 0, pick(d.Rand, time.Millisecond, 5*time.Second, 30*time.Second))),
+			Slow: Duration(between(d.Rand, 0, pick(d.Rand, time.Millisecond, 10*time.Second, 2*time.Minute))),
+		})
+	}},
 }

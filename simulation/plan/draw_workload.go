@@ -139,6 +139,27 @@ func drawCommand(r *rand.Rand) *Command {
 	return c
 }
 
+// drawImages gives some runs an image: mostly one that several are of, sometimes one of
+// its own, rarely one that no registry has.
+func drawImages(r *rand.Rand, calls []Call) {
+	share, images := pick(r, 0, 0.3, 0.8), map[string]string{}
+	for i := range calls {
+		c := &calls[i]
+		if c.Command == nil {
+			continue
+		}
+		image, drawn := images[c.Label]
+		if !drawn {
+			if chance(r, share) {
+				image = pick(r, "base:1", "base:2", "base:2", "of-"+c.Label, "absent/it:1")
+			}
+			images[c.Label] = image
+		}
+		command := *c.Command
+		command.Image, c.Command = image, &command
+	}
+}
+
 // drawRetry draws what a command tries again; most that do fail.
 func drawRetry(r *rand.Rand, c *Command) *Retry {
 	if c.Code == 0 && chance(r, 0.6) {

@@ -134,6 +134,7 @@ var kinds = []What{
 	DiskErrors{},
 	Flaky{},
 	RuntimeAway{},
+	RegistryBusy{},
 }
 
 // Faults of the network and of what nodes believe of each other.
@@ -186,7 +187,8 @@ type (
 
 // Faults of machines and daemons.
 type (
-	// DiskErrors let syncs of a node's journal fail: nothing of them is durable.
+	// DiskErrors let syncs of a node's journal fail: what of them is there for the next
+	// daemon, and after a loss of power, nobody knows.
 	DiskErrors struct {
 		Node   string  `json:"node"`
 		Chance float64 `json:"chance"`
@@ -381,6 +383,14 @@ type (
 	// started again: whoever waits for an exit hears that it is not there. Sandboxes go on.
 	RuntimeAway struct {
 		Node string `json:"node"`
+	}
+	// RegistryBusy lets a share of the pulls of a node fail for now, after which the
+	// registry is not to be asked for a while, and all take so much longer.
+	RegistryBusy struct {
+		Node       string   `json:"node"`
+		Chance     float64  `json:"chance"`
+		RetryAfter Duration `json:"retry_after,omitempty"`
+		Slow       Duration `json:"slow,omitempty"`
 	}
 	// Flaky lets the runtime of a node do what it is asked to and not say so, leave what
 	// it has given up to make, lose the end of logs, and keep what a reboot should end.

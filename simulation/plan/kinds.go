@@ -404,3 +404,12 @@ func (RuntimeAway) Class() Class { return ClassSandbox }
 
 // On is its node.
 func (f RuntimeAway) On() string { return f.Node }
+
+// Kind names the fault.
+func (RegistryBusy) Kind() string { return "registry_busy" }
+
+// Class is sandbox.
+func (RegistryBusy) Class() Class { return ClassSandbox }
+
+// On is its node.
+func (f RegistryBusy) On() string { return f.Node }

@@ -166,6 +166,8 @@ type Command struct {
 	// Takes is how long it runs if nobody ends it; Code is what it ends with then.
 	Takes Duration `json:"takes"`
 	Code  int32    `json:"code,omitempty"`
+	// Image is what it is made of; one that is empty need not be pulled.
+	Image string `json:"image,omitempty"`
 	// Deaf commands ignore the stop signal.
 	Deaf bool `json:"deaf,omitempty"`
 	// Orphan is how long a child of the command outlives it.

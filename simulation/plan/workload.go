@@ -112,6 +112,9 @@ func (c Call) String() string {
 // String says in words what the command does and how long it may.
 func (c Command) String() string {
 	text := fmt.Sprintf("takes %s, code %d", c.Takes, c.Code)
+	if c.Image != "" {
+		text += ", of image " + c.Image
+	}
 	if c.Deaf {
 		text += ", deaf to signals"
 	}

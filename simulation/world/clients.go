@@ -213,7 +213,7 @@ func (a *call) record() *recordv1.Run {
 		Id: a.run, App: app, Trigger: recordv1.Trigger_TRIGGER_API, RequestHash: sum[:],
 		Status: recordv1.Status_STATUS_PENDING, CreatedAt: now, QueuedAt: now, Attempt: 1, MinWriter: records.MinWriter(&recordv1.Spec{Retry: retryOf(a.Command.Retry)}),
 		Spec: &recordv1.Spec{
-			Driver: Driver, Command: program(c).Command(), CpuMillis: 100, MemoryBytes: 16 << 20,
+			Driver: Driver, Image: c.Image, Command: program(c).Command(), CpuMillis: 100, MemoryBytes: 16 << 20,
 			TimeoutMs: c.Timeout.D().Milliseconds(), StartDeadlineMs: c.StartDeadline.D().Milliseconds(), StopGraceMs: c.StopGrace.D().Milliseconds(),
 			Retry: retryOf(c.Retry),
 		},

@@ -291,6 +291,9 @@ func alter(f *machine.Faults, a *active) {
 	case plan.Flaky:
 		f.Runtime.AnswerLostRate, f.Runtime.CreateLeaveRate = what.Chance, what.Chance
 		f.Runtime.IncompleteRate, f.Runtime.KeepRate = what.Chance, what.Chance
+	case plan.RegistryBusy:
+		f.Runtime.PullFailRate, f.Runtime.PullRetryAfter = what.Chance, upTo(what.RetryAfter)
+		f.Runtime.Pull.Max += what.Slow.D()
 	case plan.SlowCreate:
 		f.Runtime.SlowRate, f.Runtime.Slow = 1, upTo(what.By)
 	case plan.FailedStart:

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -51,7 +52,6 @@ func TestExitCodes(t *testing.T) {
 		{"two forms of a trace", []string{"--seed", "1", "--trace", "--json"}, ExitUsage, "only one of --trace and --json"},
 		{"nodes of a plan", []string{"--plan", "p.json", "--nodes", "3"}, ExitUsage, "--nodes says nothing to --plan"},
 		{"out without minimize", []string{"--seed", "1", "--out", "x"}, ExitUsage, "--out says nothing to --seed"},
-		{"no such run", []string{"--seed", "1", "--nodes", "1", "--hours", "0.01", "--trace", "--run", "r.a.b"}, ExitUsage, "there is no run r.a.b in this world; there are: "},
 		{"page in no folder", []string{"--seed", "1", "--html", "none/page.html"}, ExitUsage, "there is no folder none"},
 		{"plan in no folder", []string{"--minimize", "1", "--out", "none/plan.json"}, ExitUsage, "there is no folder none"},
 		{"minimize what passes", []string{"--minimize", "1", "--nodes", "1", "--hours", "0.01"}, ExitUsage, "it does not fail"},
@@ -73,6 +73,26 @@ func TestExitCodes(t *testing.T) {
 				t.Errorf("exit %d, want %d and %q\n%s%s", code, c.code, c.want, out, errors)
 			}
 		})
+	}
+}
+
+// A run that does not exist is refused with the names of those that do: each of them is
+// taken.
+func TestRunThatIsNotThereIsToldWhichAre(t *testing.T) {
+	args := []string{"--seed", "1", "--nodes", "1", "--hours", "0.01", "--trace", "--run"}
+	code, out, errors := run(t, append(args, "r.a.b")...)
+	_, names, found := strings.Cut(out+errors, "there is no run r.a.b in this world; there are: ")
+	if code != ExitUsage || !found {
+		t.Fatalf("exit %d\n%s%s", code, out, errors)
+	}
+	ids := regexp.MustCompile(`[kr]\.[a-z0-9-]+\.[a-z0-9]+`).FindAllString(names, -1)
+	if len(ids) < 2 {
+		t.Fatalf("names %q", names)
+	}
+	for _, id := range ids[:2] {
+		if code, out, errors := run(t, append(args, id)...); code != ExitPassed || !strings.Contains(out, id) {
+			t.Errorf("run %s: exit %d\n%s%s", id, code, out, errors)
+		}
 	}
 }
 
