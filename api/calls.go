@@ -58,15 +58,7 @@ type callInterceptor struct {
 func (i *callInterceptor) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc {
 	return func(ctx context.Context, request connect.AnyRequest) (connect.AnyResponse, error) {
 		var response connect.AnyResponse
-		kind := kindOf(request.Spec().Procedure)
-		if waits(request.Any()) {
-			kind = waitingCall
-		}
-		err := i.call(ctx, request.Spec().Procedure, kind, func(ctx context.Context) error {
-			err := refuseFaults(request.Any())
-			if err != nil {
-				return err
-			}
+		err := i.server.unary(ctx, request.Spec().Procedure, request.Any(), func(ctx context.Context) (err error) {
 			response, err = next(ctx, request)
 			return err
 		})
@@ -86,16 +78,33 @@ func (i *callInterceptor) WrapStreamingClient(next connect.StreamingClientFunc) 
 func (i *callInterceptor) WrapStreamingHandler(next connect.StreamingHandlerFunc) connect.StreamingHandlerFunc {
 	return func(ctx context.Context, conn connect.StreamingHandlerConn) error {
 		procedure := conn.Spec().Procedure
-		return i.call(ctx, procedure, kindOf(procedure), func(ctx context.Context) error {
+		return i.server.call(ctx, procedure, kindOf(procedure), func(ctx context.Context) error {
 			return next(ctx, exactConn{conn})
 		})
 	}
 }
 
-func (i *callInterceptor) call(ctx context.Context, procedure string, kind callKind, next func(context.Context) error) (err error) {
-	s := i.server
+// unary is a call that is answered once, however it came.
+func (s *Server) unary(ctx context.Context, procedure string, request any, next func(context.Context) error) error {
+	kind := kindOf(procedure)
+	if waits(request) {
+		kind = waitingCall
+	}
+	return s.call(ctx, procedure, kind, func(ctx context.Context) error {
+		if err := refuseFaults(request); err != nil {
+			return err
+		}
+		if over := contextError(ctx); over != nil {
+			return over
+		}
+		return next(ctx)
+	})
+}
+
+func (s *Server) call(ctx context.Context, procedure string, kind callKind, next func(context.Context) error) (err error) {
 	began := time.Now()
 	defer func() { s.metrics.observe(procedure, err, time.Since(began)) }()
+	defer s.recovered(procedure, &err)
 	if kind != shortCall {
 		defer s.streams.Add(-1)
 		if s.streams.Add(1) > streamsMax {

@@ -5,6 +5,12 @@ import "time"
 // SetQuiet makes streams of changes say something after a shorter time.
 func (s *Server) SetQuiet(quiet time.Duration) { s.quiet = quiet }
 
+// SetStreams makes so many streams seem to be open.
+func (s *Server) SetStreams(n int64) { s.streams.Store(n) }
+
+// StreamsMax is how many there may be.
+const StreamsMax = streamsMax
+
 // AnswerBy is answerBy, and CallTimeout callTimeout.
 var (
 	AnswerBy    = answerBy

@@ -95,6 +95,7 @@ type Server struct {
 	metrics *metrics
 	watches *hub
 	streams atomic.Int64
+	direct  *directCalls
 	// identity names the store in positions; nil until it has been read.
 	identity atomic.Pointer[string]
 	// quiet is how long a stream of changes is silent at most.
@@ -123,7 +124,7 @@ func New(config Config) (*Server, error) {
 	if config.StopTimeout <= 0 {
 		config.StopTimeout = stopTimeoutDefault
 	}
-	s := &Server{config: config, quiet: quietMax}
+	s := &Server{config: config, quiet: quietMax, direct: newDirectCalls()}
 	s.stopping, s.stop = context.WithCancelCause(context.Background())
 	var err error
 	if s.metrics, err = newMetrics(config.Registerer); err != nil {
@@ -140,7 +141,6 @@ func (s *Server) Handler() http.Handler { return s.handler }
 
 func (s *Server) routes() http.Handler {
 	options := []connect.HandlerOption{
-		connect.WithRecover(s.recovered),
 		connect.WithInterceptors(&callInterceptor{server: s}),
 		connect.WithCompressMinBytes(compressBytesMin),
 		withBoundedGzip(),
@@ -187,8 +187,8 @@ func profiles() http.Handler {
 
 // Serve answers on the listener, which it closes, until the context ends. It then
 // ends open streams with codes.NodeStopping and connections that have sent no whole
-// request, waits for calls under way up to Config.StopTimeout, cuts what is left and
-// returns nil. A server serves once.
+// request, waits for calls under way, those of Direct too, up to Config.StopTimeout, cuts
+// what is left and returns nil. A server serves once.
 func (s *Server) Serve(ctx context.Context, listener net.Listener) error {
 	protocols := &http.Protocols{}
 	protocols.SetHTTP1(true)
@@ -220,7 +220,8 @@ func (s *Server) Serve(ctx context.Context, listener net.Listener) error {
 	connections.cut(time.Now().Add(lateRequestTime))
 	deadline, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.config.StopTimeout)
 	defer cancel()
-	if err := server.Shutdown(deadline); err != nil {
+	err := server.Shutdown(deadline)
+	if all := s.direct.wait(deadline); err != nil || !all {
 		s.config.Log.Warn("calls were still under way at the end of the stop timeout", zap.Error(err))
 		_ = server.Close()
 	}
@@ -230,12 +231,17 @@ func (s *Server) Serve(ctx context.Context, listener net.Listener) error {
 	return nil
 }
 
-// Stop makes the server unready and ends every stream. Serve calls it; whoever
-// serves Handler by other means calls it first when shutting down.
+// Stop makes the server unready, ends every stream and takes no call of Direct more.
+// Serve calls it; whoever serves Handler by other means calls it first when shutting down.
 func (s *Server) Stop() {
 	s.stop(errStopping)
+	s.direct.close()
 	s.watches.close()
 }
+
+// Cut ends the calls of Direct that are under way, as closing its connections ends those
+// of others: Serve waits for them no longer.
+func (s *Server) Cut() { s.direct.cut(errStopping) }
 
 // callContext ends with the call or when the node stops, whichever comes first.
 // contextError tells which.
@@ -245,10 +251,18 @@ func (s *Server) callContext(ctx context.Context) (context.Context, context.Canc
 	return joined, func() { release(); cancel(nil) }
 }
 
-func (s *Server) recovered(_ context.Context, spec connect.Spec, _ http.Header, reason any) error {
-	s.config.Log.Error("a call panicked", zap.String("procedure", spec.Procedure),
+// recovered makes an error of the panic of a call, whose deferred function calls it.
+func (s *Server) recovered(procedure string, err *error) {
+	reason := recover()
+	switch reason {
+	case nil:
+		return
+	case http.ErrAbortHandler: // not a fault: net/http takes it
+		panic(reason)
+	}
+	s.config.Log.Error("a call panicked", zap.String("procedure", procedure),
 		zap.String("panic", fmt.Sprint(reason)), zap.ByteString("stack", debug.Stack()))
-	return fail(codes.Internal, "a fault of Errand, which its log describes")
+	*err = fail(codes.Internal, "a fault of Errand, which its log describes")
 }
 
 func (s *Server) nowMs() int64 { return s.config.Now().UnixMilli() }

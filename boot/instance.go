@@ -8,6 +8,7 @@ import (
 	"slices"
 	"sync/atomic"
 
+	"github.com/errand-run/errand/api"
 	"github.com/errand-run/errand/api/client"
 	"github.com/errand-run/errand/messages/errand/v1/errandv1connect"
 )
@@ -21,7 +22,10 @@ type Instance struct {
 }
 
 func newInstance(p *presence, s *sequence) (*Instance, error) {
-	inProcess, err := client.New(client.Config{Address: "http://localhost", Transport: p.transport})
+	inProcess, err := client.New(client.Config{
+		Address: "http://localhost", Transport: p.transport,
+		Direct: func(over client.Services) client.Services { return api.Direct(p.transport.server, over) },
+	})
 	if err != nil {
 		return nil, err
 	}
@@ -29,7 +33,8 @@ func newInstance(p *presence, s *sequence) (*Instance, error) {
 }
 
 // Client returns the client of the node, which reaches it without a socket and needs no
-// token. It may be taken at any time; before the node has started and after it has
+// token: calls that are answered once go straight to the node, on the goroutine of the
+// caller, streams through connections within the process. It may be taken at any time; before the node has started and after it has
 // stopped its calls fail with client.ErrGone.
 func (i *Instance) Client() *client.Client { return i.client }
 
@@ -49,13 +54,15 @@ func (i *Instance) Drivers() []string { return slices.Clone(i.presence.state().d
 // a start that has failed elsewhere, or of a stop, is over, fx runs no hook any more.
 func (i *Instance) Close(ctx context.Context) error { return i.sequence.stop(ctx) }
 
-// transport carries the calls of the in-process client to the API's server.
+// transport carries the calls of the in-process client to the API's server: the streams,
+// while the others find the server by it.
 type transport struct {
 	current atomic.Pointer[line]
 }
 
 // line is the way to one server.
 type line struct {
+	to    *api.Server
 	pipe  *pipe
 	token string
 	http  *http.Transport
@@ -63,8 +70,8 @@ type line struct {
 	duplex *http.Transport
 }
 
-func (t *transport) open(token string) *pipe {
-	l := &line{pipe: newPipe(), token: token}
+func (t *transport) open(to *api.Server, token string) *pipe {
+	l := &line{to: to, pipe: newPipe(), token: token}
 	dial := func(ctx context.Context, _, _ string) (net.Conn, error) { return l.pipe.dial(ctx) }
 	l.http = &http.Transport{DialContext: dial, MaxIdleConnsPerHost: pipesIdleMax}
 	l.duplex = &http.Transport{DialContext: dial, Protocols: &http.Protocols{}}
@@ -83,11 +90,29 @@ func (t *transport) close() {
 	}
 }
 
-// RoundTrip implements http.RoundTripper.
-func (t *transport) RoundTrip(request *http.Request) (*http.Response, error) {
+// find returns the way to the node that is up.
+func (t *transport) find() (*line, error) {
 	l := t.current.Load()
 	if l == nil {
 		return nil, fmt.Errorf("%w: it is not up", client.ErrGone)
+	}
+	return l, nil
+}
+
+// server is for api.Direct.
+func (t *transport) server() (*api.Server, error) {
+	l, err := t.find()
+	if err != nil {
+		return nil, err
+	}
+	return l.to, nil
+}
+
+// RoundTrip implements http.RoundTripper.
+func (t *transport) RoundTrip(request *http.Request) (*http.Response, error) {
+	l, err := t.find()
+	if err != nil {
+		return nil, err
 	}
 	if l.token != "" {
 		request = request.Clone(request.Context())

@@ -26,6 +26,7 @@ type presence struct {
 	transport *transport
 	shown     atomic.Pointer[shown]
 
+	server    *api.Server
 	listeners *listeners
 	finish    context.CancelFunc
 	served    chan error
@@ -77,11 +78,12 @@ func (p *presence) start(ctx context.Context) error {
 		server.Stop()
 		return err
 	}
+	p.server = server
 	p.shown.Store(&shown{address: p.parts.Cluster.address(), drivers: p.parts.Host.enabled})
 	if p.parts.Cluster.listener == nil {
-		p.listeners = listenOn(p.transport.open(config.Token))
+		p.listeners = listenOn(p.transport.open(server, config.Token))
 	} else {
-		p.listeners = listenOn(p.parts.Cluster.listener, p.transport.open(config.Token))
+		p.listeners = listenOn(p.parts.Cluster.listener, p.transport.open(server, config.Token))
 	}
 	var serving context.Context
 	serving, p.finish = context.WithCancel(context.WithoutCancel(ctx))
@@ -137,6 +139,7 @@ func (p *presence) stop(ctx context.Context) error {
 		return err
 	case <-ctx.Done():
 	}
+	p.server.Cut()
 	p.listeners.cut()
 	err := <-p.served
 	return fmt.Errorf("calls under way were cut: %w", errors.Join(ctx.Err(), err))

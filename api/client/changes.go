@@ -42,7 +42,7 @@ func (c *Client) changesOnce(
 ) (done bool, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	stream, err := c.runs.Changes(ctx, request)
+	stream, err := c.services.Runs.Changes(ctx, request)
 	if err != nil {
 		return false, err
 	}

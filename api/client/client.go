@@ -85,6 +85,11 @@ type Config struct {
 	// makes: to a unix socket, through a proxy of another kind, with certificates. An
 	// error of it that is ErrGone is final: the call is not repeated.
 	Transport http.RoundTripper
+	// Direct, unless nil, is given the clients over Transport and returns those that are
+	// used in their place: for a node in the same process, which can be asked without a
+	// connection (api.Direct). What they answer is the caller's own, and their errors are
+	// as over a connection. Exec goes over Transport all the same.
+	Direct func(over Services) Services
 	// Patience is how long calls go on trying; a field that is 0 has its default.
 	Patience Patience
 	// Retrying, unless nil, is told of each failed try that another follows. It is
@@ -95,15 +100,13 @@ type Config struct {
 // Client calls one node. Its methods may be called from many goroutines, which share
 // its connections.
 type Client struct {
-	address string
-	http    *http.Client
-	runs    errandv1connect.RunServiceClient
+	address  string
+	http     *http.Client
+	services Services
 	// duplex is over connections on which both sides can send at the same time, and
 	// duplexHTTP has them.
 	duplex     errandv1connect.RunServiceClient
 	duplexHTTP *http.Client
-	nodes      errandv1connect.NodeServiceClient
-	images     errandv1connect.ImageServiceClient
 	patience   Patience
 	retrying   func(Retry)
 	// reached tells whether the node was ever heard; it is shared with Once.
@@ -141,10 +144,15 @@ func New(config Config) (*Client, error) {
 	}
 	// Compression costs more than it saves on the short way to a node.
 	options := []connect.ClientOption{connect.WithAcceptCompression("gzip", nil, nil)}
-	c.runs = errandv1connect.NewRunServiceClient(c.http, address, options...)
 	c.duplex = errandv1connect.NewRunServiceClient(c.duplexHTTP, address, options...)
-	c.nodes = errandv1connect.NewNodeServiceClient(c.http, address, options...)
-	c.images = errandv1connect.NewImageServiceClient(c.http, address, options...)
+	c.services = Services{
+		Runs:   errandv1connect.NewRunServiceClient(c.http, address, options...),
+		Nodes:  errandv1connect.NewNodeServiceClient(c.http, address, options...),
+		Images: errandv1connect.NewImageServiceClient(c.http, address, options...),
+	}
+	if config.Direct != nil {
+		c.services = config.Direct(c.services)
+	}
 	return c, nil
 }
 

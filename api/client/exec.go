@@ -142,7 +142,7 @@ func (c *Client) CopyFrom(ctx context.Context, id, path string, w io.Writer) err
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	const op = "copy out of the run"
-	stream, err := c.runs.CopyFrom(ctx, &errandv1.CopyFromRequest{Id: id, Path: path})
+	stream, err := c.services.Runs.CopyFrom(ctx, &errandv1.CopyFromRequest{Id: id, Path: path})
 	if err != nil {
 		return c.failure(op, err)
 	}

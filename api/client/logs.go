@@ -104,7 +104,7 @@ func (l *logReading) once(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	l.moved = false
-	stream, err := l.c.runs.Logs(ctx, l.request)
+	stream, err := l.c.services.Runs.Logs(ctx, l.request)
 	if err != nil {
 		return err
 	}

@@ -11,19 +11,19 @@ import (
 
 // Nodes returns the machines of the cluster.
 func (c *Client) Nodes(ctx context.Context) ([]*errandv1.Node, error) {
-	response, err := call(ctx, c, "list nodes", c.nodes.List, &errandv1.ListNodesRequest{})
+	response, err := call(ctx, c, "list nodes", c.services.Nodes.List, &errandv1.ListNodesRequest{})
 	return response.GetNodes(), err
 }
 
 // Node returns one machine with what it keeps in quarantine, and the pulls that are under
 // way if it is the one that answers.
 func (c *Client) Node(ctx context.Context, id string) (*errandv1.GetNodeResponse, error) {
-	return call(ctx, c, "get node "+id, c.nodes.Get, &errandv1.GetNodeRequest{Id: id})
+	return call(ctx, c, "get node "+id, c.services.Nodes.Get, &errandv1.GetNodeRequest{Id: id})
 }
 
 // Images returns the images that the node holds.
 func (c *Client) Images(ctx context.Context) ([]*errandv1.Image, error) {
-	response, err := call(ctx, c, "list images", c.images.List, &errandv1.ListImagesRequest{})
+	response, err := call(ctx, c, "list images", c.services.Images.List, &errandv1.ListImagesRequest{})
 	return response.GetImages(), err
 }
 
@@ -34,7 +34,7 @@ func (c *Client) PullImage(
 	ctx context.Context, name string, credential *errandv1.RegistryCredential, progress func(*errandv1.ImagePull),
 ) (*errandv1.Image, error) {
 	const op = "pull image"
-	stream, err := c.images.Pull(ctx, &errandv1.PullImageRequest{Name: name, Credential: credential})
+	stream, err := c.services.Images.Pull(ctx, &errandv1.PullImageRequest{Name: name, Credential: credential})
 	if err != nil {
 		return nil, c.pullFailure(ctx, op, err)
 	}
@@ -62,7 +62,7 @@ func (c *Client) pullFailure(ctx context.Context, op string, err error) error {
 
 // RemoveImage takes an image's name away and returns it as the node writes it.
 func (c *Client) RemoveImage(ctx context.Context, name string) (string, error) {
-	response, err := call(ctx, c, "remove image", c.images.Remove, &errandv1.RemoveImageRequest{Name: name})
+	response, err := call(ctx, c, "remove image", c.services.Images.Remove, &errandv1.RemoveImageRequest{Name: name})
 	return response.GetName(), err
 }
 
@@ -95,7 +95,7 @@ func (c *Client) ImportImage(ctx context.Context, name string, archive io.Reader
 func (c *Client) sendArchive(ctx context.Context, name string, archive io.Reader) (*errandv1.ImportImageResponse, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	stream, err := c.images.Import(ctx)
+	stream, err := c.services.Images.Import(ctx)
 	if err != nil {
 		return nil, err
 	}

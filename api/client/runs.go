@@ -24,7 +24,7 @@ func Terminal(status errandv1.Status) bool { return status >= errandv1.Status_ST
 // a key gets a new one, so that repeating it over a lost answer makes no second run;
 // a caller that may be killed and ask again brings a key of its own.
 func (c *Client) Submit(ctx context.Context, request *errandv1.CreateRunRequest) (*errandv1.Run, error) {
-	response, err := call(ctx, c, "submit run", c.runs.Create, keyed(request, nil))
+	response, err := call(ctx, c, "submit run", c.services.Runs.Create, keyed(request, nil))
 	return response.GetRun(), err
 }
 
@@ -37,7 +37,7 @@ func (c *Client) Run(ctx context.Context, request *errandv1.CreateRunRequest) (*
 	waiting := keyed(request, durationpb.New(waitSlice))
 	var response *errandv1.CreateRunResponse
 	err := c.trial("run").persist(ctx, waitSlice+callTimeout, func(ctx context.Context) (err error) {
-		response, err = c.runs.Create(ctx, waiting)
+		response, err = c.services.Runs.Create(ctx, waiting)
 		return err
 	})
 	if run := response.GetRun(); err != nil || Terminal(run.GetStatus()) {
@@ -67,25 +67,25 @@ func keyed(request *errandv1.CreateRunRequest, wait *durationpb.Duration) *erran
 
 // Get returns a run by its id, or by a beginning of it that no other run's has.
 func (c *Client) Get(ctx context.Context, id string) (*errandv1.Run, error) {
-	response, err := call(ctx, c, "get run "+id, c.runs.Get, &errandv1.GetRunRequest{Id: id})
+	response, err := call(ctx, c, "get run "+id, c.services.Runs.Get, &errandv1.GetRunRequest{Id: id})
 	return response.GetRun(), err
 }
 
 // Explain says why a run is where it is, or how it came to its end: the first cause says
 // where the run is, those that follow why.
 func (c *Client) Explain(ctx context.Context, id string) (*errandv1.ExplainRunResponse, error) {
-	return call(ctx, c, "explain run "+id, c.runs.Explain, &errandv1.ExplainRunRequest{Id: id})
+	return call(ctx, c, "explain run "+id, c.services.Runs.Explain, &errandv1.ExplainRunRequest{Id: id})
 }
 
 // History returns a run and what became of it, oldest first.
 func (c *Client) History(ctx context.Context, id string) (*errandv1.GetRunResponse, error) {
-	return call(ctx, c, "get history of run "+id, c.runs.Get, &errandv1.GetRunRequest{Id: id, History: true})
+	return call(ctx, c, "get history of run "+id, c.services.Runs.Get, &errandv1.GetRunRequest{Id: id, History: true})
 }
 
 // List returns one page of runs. The next one has the answer's NextPageToken as its
 // PageToken and everything else the same.
 func (c *Client) List(ctx context.Context, request *errandv1.ListRunsRequest) (*errandv1.ListRunsResponse, error) {
-	return call(ctx, c, "list runs", c.runs.List, request)
+	return call(ctx, c, "list runs", c.services.Runs.List, request)
 }
 
 // All returns the runs of all pages, each page asked for when its first run is. The
@@ -118,7 +118,7 @@ func (c *Client) All(ctx context.Context, request *errandv1.ListRunsRequest) ite
 // Cancel records the wish to end a run and returns once the wish is durable, not when
 // the run has ended. A run that has ended gives codes.RunTerminal.
 func (c *Client) Cancel(ctx context.Context, request *errandv1.CancelRunRequest) (*errandv1.Run, error) {
-	response, err := call(ctx, c, "cancel run "+request.GetId(), c.runs.Cancel, request)
+	response, err := call(ctx, c, "cancel run "+request.GetId(), c.services.Runs.Cancel, request)
 	return response.GetRun(), err
 }
 
@@ -138,7 +138,7 @@ func (c *Client) Wait(ctx context.Context, id string) (*errandv1.Run, error) {
 func (c *Client) wait(ctx context.Context, t *trial, request *errandv1.WaitRunRequest) (*errandv1.WaitRunResponse, error) {
 	var response *errandv1.WaitRunResponse
 	err := t.persist(ctx, request.GetTimeout().AsDuration()+callTimeout, func(ctx context.Context) (err error) {
-		response, err = c.runs.Wait(ctx, request)
+		response, err = c.services.Runs.Wait(ctx, request)
 		return err
 	})
 	if err != nil {
@@ -202,7 +202,7 @@ type watching struct {
 func (w *watching) once(ctx context.Context) (done bool, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	stream, err := w.c.runs.Watch(ctx, &errandv1.WatchRunRequest{Id: w.request.GetId(), Revision: w.revision, History: w.request.GetHistory()})
+	stream, err := w.c.services.Runs.Watch(ctx, &errandv1.WatchRunRequest{Id: w.request.GetId(), Revision: w.revision, History: w.request.GetHistory()})
 	if err != nil {
 		return false, err
 	}

@@ -56,6 +56,7 @@ var benches = []bench{
 	{"start", startAndIdle},
 	{"exit", exitToWatcher},
 	{"lifecycles", lifecycles},
+	{"inprocess", inProcess},
 	{"process", processDriver},
 	{"containers", containers},
 	{"ctr", againstCtr},
