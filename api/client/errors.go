@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"connectrpc.com/connect"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/errand-run/errand/api/codes"
 	errandv1 "github.com/errand-run/errand/messages/errand/v1"
@@ -56,6 +57,10 @@ func (c *Client) failure(op string, err error) *Error {
 		}
 		return failed
 	}
+	if unsendable(err) {
+		failed.Class, failed.Code, failed.Message = 0, codes.InvalidField, "the request can not be sent: "+failed.Message
+		return failed
+	}
 	switch class {
 	case connect.CodeUnauthenticated, connect.CodePermissionDenied:
 		return failed
@@ -69,6 +74,11 @@ func (c *Client) failure(op string, err error) *Error {
 	}
 	failed.Code, failed.Message = codes.Unreachable, fmt.Sprintf("no node answers at %s: %s", c.address, unreachable(err))
 	return failed
+}
+
+// unsendable tells whether a request could not be encoded: a text in it is none.
+func unsendable(err error) bool {
+	return !connect.IsWireError(err) && connect.CodeOf(err) == connect.CodeInternal && errors.Is(err, proto.Error)
 }
 
 // unreachable says what keeps a connection from being made, in a few words.

@@ -130,3 +130,12 @@ func TestAddressThatIsNoneIsRefusedAndNotRepeated(t *testing.T) {
 		}
 	}
 }
+
+func TestRequestThatCanNotBeEncodedFailsAtOnce(t *testing.T) {
+	s := startFake(t, nil)
+	c := newClient(t, client.Config{Address: s.URL(), Retrying: func(r client.Retry) { t.Errorf("tried again after %v", r.Err) }})
+	_, err := c.Submit(within(t, 20*time.Second), &errandv1.CreateRunRequest{Name: "\xff", Spec: &errandv1.RunSpec{Image: "busybox"}})
+	if client.CodeOf(err) != codes.InvalidField || !strings.Contains(err.Error(), "the request can not be sent: ") {
+		t.Errorf("%v", err)
+	}
+}

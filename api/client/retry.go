@@ -63,7 +63,7 @@ func final(code codes.Code) bool {
 // transient tells whether the same call may succeed a moment later: the connection
 // broke, or the node is about to stop or to start.
 func transient(err error) bool {
-	if errors.Is(err, ErrGone) {
+	if errors.Is(err, ErrGone) || unsendable(err) {
 		return false
 	}
 	code := connect.CodeOf(err)
