@@ -35,7 +35,7 @@ func newSandboxAgent(
 	order *sequence, config settings, parts Parts, cluster *clusterAccess, storage *nodeStorage, sandboxes *sandboxHost, guard *guardKeeper, e *end,
 ) *sandboxAgent {
 	a := &sandboxAgent{settings: config, log: parts.log("node"), cluster: cluster, storage: storage, host: sandboxes, guard: guard, end: e}
-	order.add(stage{name: "sandbox agent", startTimeout: 60*time.Second + config.session().LossAfter(), stopTimeout: 25 * time.Second, start: a.start, stop: a.stop})
+	order.add(stage{name: "sandbox agent", startTimeout: holdingsMax + config.session().LossAfter(), stopTimeout: 25 * time.Second, start: a.start, stop: a.stop})
 	return a
 }
 

@@ -37,7 +37,11 @@ func newClusterAccess(order *sequence, config settings, parts Parts, m *metrics)
 		settings: config, parts: parts, log: parts.log("store"), metrics: m,
 		keys: records.Keys{Root: config.EtcdPrefix, Shards: config.Shards},
 	}
-	order.add(stage{name: "cluster access", startTimeout: 20 * time.Second, stopTimeout: 15 * time.Second, start: c.start, stop: c.stop})
+	timeout := 20 * time.Second
+	if len(config.EtcdEndpoints) == 0 {
+		timeout = holdingsMax
+	}
+	order.add(stage{name: "cluster access", startTimeout: timeout, stopTimeout: 15 * time.Second, start: c.start, stop: c.stop})
 	return c
 }
 

@@ -10,11 +10,16 @@ import (
 
 // How long a whole start and a whole stop may take; each stage has its own, shorter
 // limit. An application that has a node needs at least as much: fx's own default is
-// 15 s.
+// 15 s. A start mostly takes a tenth of a second, but grows with what the embedded store
+// and the node hold: a limit that a slow machine misses is missed at each start.
 const (
-	StartTimeout = 4 * time.Minute
+	StartTimeout = 10 * time.Minute
 	StopTimeout  = 90 * time.Second
 )
+
+// holdingsMax is what a stage of the start may take that reads all that there is: the
+// embedded store, or a node's sandboxes.
+const holdingsMax = 4 * time.Minute
 
 // Node is a whole node as an fx option. The configuration is completed here; an
 // error in it fails the application that includes it. An application has one node.

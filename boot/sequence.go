@@ -8,10 +8,14 @@ import (
 	"time"
 
 	"go.uber.org/fx"
+	"go.uber.org/zap"
 )
 
-// stopHurry is what a stage has left to stop once nobody waits for it any more.
-const stopHurry = 2 * time.Second
+const (
+	// stopHurry is what a stage has left to stop once nobody waits for it any more.
+	stopHurry = 2 * time.Second
+	tellEvery = 10 * time.Second
+)
 
 // stage is one step of the start and, in reverse, of the stop.
 type stage struct {
@@ -27,6 +31,8 @@ type stage struct {
 // sequence is the order of the stages. It is one hook of fx, since fx runs no further
 // hook, be it to roll back, once its context is over.
 type sequence struct {
+	log    *zap.Logger
+	every  time.Duration // how often a start that takes long says what it is at
 	stages []stage
 
 	// cancel ends the start that is under way; the others are the running start's.
@@ -37,8 +43,8 @@ type sequence struct {
 	started int
 }
 
-func newSequence(lifecycle fx.Lifecycle) *sequence {
-	s := &sequence{}
+func newSequence(lifecycle fx.Lifecycle, parts Parts) *sequence {
+	s := &sequence{log: parts.log("node"), every: tellEvery}
 	lifecycle.Append(fx.Hook{OnStart: s.start, OnStop: s.stop})
 	return s
 }
@@ -55,7 +61,9 @@ func (s *sequence) start(ctx context.Context) error {
 	defer s.setCancel(nil)
 	for s.started < len(s.stages) {
 		next := s.stages[s.started]
+		told := s.tell(next)
 		err := next.within(ctx, "start", next.startTimeout, next.start)
+		told()
 		if err == nil {
 			s.started++
 			err = ctx.Err() // else nobody may be left who would stop it
@@ -65,6 +73,27 @@ func (s *sequence) start(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// tell logs now and then that a stage is still starting, until the function that it
+// returns is called.
+func (s *sequence) tell(next stage) (done func()) {
+	quit, gone := make(chan struct{}), make(chan struct{})
+	begin, tick := time.Now(), time.NewTicker(s.every)
+	go func() {
+		defer close(gone)
+		defer tick.Stop()
+		for {
+			select {
+			case <-quit:
+				return
+			case <-tick.C:
+				s.log.Info("still starting", zap.String("stage", next.name),
+					zap.Duration("for", time.Since(begin).Round(time.Second)), zap.Duration("most", next.startTimeout))
+			}
+		}
+	}()
+	return func() { close(quit); <-gone }
 }
 
 // stop stops what has started, a start that is under way included.

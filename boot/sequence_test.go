@@ -7,11 +7,15 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
+	"go.uber.org/zap/zaptest/observer"
 )
 
 // trace is a sequence whose stages note what they do.
 func trace(names string, does func(name string, ctx context.Context) error) (*sequence, *[]string) {
-	s, did := &sequence{}, &[]string{}
+	s, did := &sequence{log: zap.NewNop(), every: time.Hour}, &[]string{}
 	for name := range strings.FieldsSeq(names) {
 		note := func(verb string) func(context.Context) error {
 			return func(ctx context.Context) error {
@@ -22,6 +26,36 @@ func trace(names string, does func(name string, ctx context.Context) error) (*se
 		s.add(stage{name: name, startTimeout: time.Minute, stopTimeout: time.Minute, start: note("+"), stop: note("-")})
 	}
 	return s, did
+}
+
+// A daemon that reads a large store says so while nobody can ask it.
+func TestSequenceSaysWhatASlowStartIsAt(t *testing.T) {
+	core, logged := observer.New(zap.InfoLevel)
+	said := make(chan struct{}, 1)
+	s, _ := trace("a slow c", func(step string, ctx context.Context) error {
+		if step != "+slow" {
+			return nil
+		}
+		for logged.FilterField(zap.String("stage", "slow")).Len() == 0 {
+			select {
+			case <-said:
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+		}
+		return nil
+	})
+	s.every = time.Millisecond
+	s.log = zap.New(core, zap.Hooks(func(zapcore.Entry) error {
+		select {
+		case said <- struct{}{}:
+		default:
+		}
+		return nil
+	}))
+	if err := errors.Join(s.start(t.Context()), s.stop(t.Context())); err != nil {
+		t.Fatal(err)
+	}
 }
 
 func TestSequenceTakesBackWhatHadComeUp(t *testing.T) {

@@ -24,7 +24,7 @@ import (
 
 // How long a daemon may take to be ready and to stop.
 const (
-	readyDeadline = 60 * time.Second
+	readyDeadline = 5 * time.Minute
 	stopDeadline  = 60 * time.Second
 	// connectionsMax is how many connections a daemon's clients keep open.
 	connectionsMax = 256
