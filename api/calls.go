@@ -24,6 +24,7 @@ var longCalls = map[string]bool{
 	errandv1connect.RunServiceWaitProcedure:     true,
 	errandv1connect.RunServiceLogsProcedure:     true,
 	errandv1connect.RunServiceExecProcedure:     true,
+	errandv1connect.RunServiceAttachProcedure:   true,
 	errandv1connect.RunServiceCopyFromProcedure: true,
 	errandv1connect.ImageServiceImportProcedure: true,
 	errandv1connect.ImageServicePullProcedure:   true,

@@ -131,6 +131,8 @@ func publicSpec(spec *recordv1.Spec) *errandv1.RunSpec {
 		StopGrace:     durationOf(spec.GetStopGraceMs()),
 		Retry:         publicRetry(spec.GetRetry()),
 		Pull:          publicPull(spec.GetPull()),
+		Stdin:         spec.GetStdin(),
+		Terminal:      spec.GetTerminal(),
 	}
 	if len(spec.GetEnv()) > 0 {
 		shown.Env = make(map[string]string, len(spec.GetEnv()))

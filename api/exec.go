@@ -28,6 +28,8 @@ type Sandboxes interface {
 	Exec(ctx context.Context, driver, id string, exec sandbox.Exec) (sandbox.ExecEnd, error)
 	// RootOf is that of the driver's sandbox.Roots, likewise.
 	RootOf(ctx context.Context, driver, id string) (string, error)
+	// OpenInput is that of the driver's sandbox.Inputs, likewise.
+	OpenInput(ctx context.Context, driver, id string) (sandbox.Input, error)
 }
 
 const (
@@ -253,4 +255,4 @@ func endOfBody(ctx context.Context) {
 }
 
 // openEnded are the calls whose requests last as long as the call.
-var openEnded = map[string]bool{errandv1connect.RunServiceExecProcedure: true}
+var openEnded = map[string]bool{errandv1connect.RunServiceExecProcedure: true, errandv1connect.RunServiceAttachProcedure: true}

@@ -32,6 +32,7 @@ type inside struct {
 	id     string
 	last   sandbox.Exec
 	do     func(context.Context, sandbox.Exec) (sandbox.ExecEnd, error)
+	open   func() (sandbox.Input, error)
 }
 
 func (i *inside) Exec(ctx context.Context, driver, id string, exec sandbox.Exec) (sandbox.ExecEnd, error) {
@@ -40,6 +41,17 @@ func (i *inside) Exec(ctx context.Context, driver, id string, exec sandbox.Exec)
 	do := i.do
 	i.mu.Unlock()
 	return do(ctx, exec)
+}
+
+// OpenInput gives the input of a sandbox: what is given it is noted.
+func (i *inside) OpenInput(_ context.Context, driver, id string) (sandbox.Input, error) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	i.driver, i.id = driver, id
+	if i.open == nil {
+		return nil, records.Errorf(records.ClassInvalid, "the driver gives commands no input")
+	}
+	return i.open()
 }
 
 func (i *inside) RootOf(context.Context, string, string) (string, error) { return i.root, nil }
@@ -126,6 +138,7 @@ func TestExecEndsWithItsCaller(t *testing.T) {
 		code codes.Code
 	}{
 		{name: "the caller leaves", end: func(_ *rig, leave context.CancelFunc) { leave() }},
+		{name: "the caller leaves when nothing is said", end: func(_ *rig, leave context.CancelFunc) { time.AfterFunc(50*time.Millisecond, leave) }},
 		{name: "the node stops", end: func(r *rig, _ context.CancelFunc) { r.server.Stop() }, code: "NODE_STOPPING"},
 	} {
 		t.Run(test.name, func(t *testing.T) {

@@ -132,7 +132,10 @@ func (c *checker) spec(spec *errandv1.RunSpec, trigger errandv1.Trigger, drivers
 		StopGraceMs:     c.duration("spec.stop_grace", spec.GetStopGrace(), StopGraceDefault, stopGraceMax),
 		Retry:           c.retry(trigger, spec.GetRetry()),
 		Pull:            c.pull(driver, spec.GetPull()),
+		Stdin:           spec.GetStdin(),
+		Terminal:        spec.GetTerminal(),
 	}
+	c.input(trigger, made)
 	if len(c.violations) == 0 {
 		if size := proto.Size(made); size > specBytesMax {
 			c.add("spec", "is %d bytes in all, the most is %d", size, specBytesMax)

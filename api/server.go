@@ -94,6 +94,7 @@ type Server struct {
 	handler http.Handler
 	metrics *metrics
 	watches *hub
+	inputs  inputs
 	streams atomic.Int64
 	direct  *directCalls
 	// identity names the store in positions; nil until it has been read.

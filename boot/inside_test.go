@@ -30,6 +30,56 @@ func (open) Exec(_ context.Context, _ string, e sandbox.Exec) (sandbox.ExecEnd, 
 	return sandbox.ExecEnd{Code: 9}, err
 }
 
+// typed is a driver whose sandboxes take input, which it keeps.
+type typed struct {
+	sandbox.Driver
+	text chan string
+}
+
+func (typed) Name() string { return "typed" }
+
+func (d typed) OpenInput(context.Context, string) (sandbox.Input, error) { return typedInput(d), nil }
+
+type typedInput typed
+
+func (d typedInput) Write(p []byte) (int, error) { d.text <- string(p); return len(p), nil }
+func (typedInput) End() error                    { return nil }
+func (typedInput) Resize(_, _ uint16) error      { return nil }
+func (typedInput) Signal(int) error              { return nil }
+func (typedInput) Close() error                  { return nil }
+
+// TestAttachGoesThroughTheClientOfTheProcess, and ends with the run.
+func TestAttachGoesThroughTheClientOfTheProcess(t *testing.T) {
+	text := make(chan string, 1)
+	h := newHost(silent(t), fx.Replace(boot.Parts{
+		Drivers: func(_ context.Context, enabled []sandbox.Driver) ([]sandbox.Driver, error) {
+			return []sandbox.Driver{typed{enabled[0], text}}, nil
+		},
+	})).start(t)
+	ctx := within(t, time.Minute)
+	c := h.node.Client()
+	run, err := c.Submit(ctx, &errandv1.CreateRunRequest{Spec: &errandv1.RunSpec{Command: []string{"after=1h"}, Stdin: true}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- c.Attach(ctx, client.Attach{Run: run.GetId(), Stdin: strings.NewReader("words")}) }()
+	select {
+	case got := <-text:
+		if got != "words" {
+			t.Errorf("the command was given %q", got)
+		}
+	case err := <-ended:
+		t.Fatalf("attach: %v", err)
+	}
+	if _, err := c.Cancel(ctx, &errandv1.CancelRunRequest{Id: run.GetId(), Force: true}); err != nil {
+		t.Error(err)
+	}
+	if err := <-ended; err != nil {
+		t.Errorf("attach: %v", err)
+	}
+}
+
 // TestExecGoesThroughTheClientOfTheProcess: both sides send at the same time, without a
 // socket; and a driver that lets nobody in is said to be one.
 func TestExecGoesThroughTheClientOfTheProcess(t *testing.T) {

@@ -118,7 +118,8 @@ func (t *transport) RoundTrip(request *http.Request) (*http.Response, error) {
 		request = request.Clone(request.Context())
 		request.Header.Set("Authorization", "Bearer "+l.token)
 	}
-	if request.URL.Path == errandv1connect.RunServiceExecProcedure {
+	switch request.URL.Path {
+	case errandv1connect.RunServiceExecProcedure, errandv1connect.RunServiceAttachProcedure:
 		return l.duplex.RoundTrip(request)
 	}
 	return l.http.RoundTrip(request)

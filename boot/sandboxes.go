@@ -254,6 +254,15 @@ func (h *sandboxHost) RootOf(ctx context.Context, driver, id string) (string, er
 	return inside.RootOf(ctx, id)
 }
 
+// OpenInput implements api.Sandboxes.
+func (h *sandboxHost) OpenInput(ctx context.Context, driver, id string) (sandbox.Input, error) {
+	inside, ok := h.inside[driver].(sandbox.Inputs)
+	if !ok {
+		return nil, records.Errorf(records.ClassInvalid, "the %s driver gives commands no input", driver)
+	}
+	return inside.OpenInput(ctx, id)
+}
+
 // stop releases the drivers. Sandboxes go on; a private containerd goes with the
 // daemon only if it has none left.
 func (h *sandboxHost) stop(ctx context.Context) error {

@@ -12,7 +12,10 @@
 // transaction in flight, compares the revision that was read with every write,
 // and decides again whenever a compare failed or an outcome is unknown. Effects
 // that touch the world follow a known commit only. Everything in it can be lost
-// at any moment: a new activation loads the record and goes on.
+// at any moment: a new activation loads the record and goes on. Two things it knows
+// that no record holds: since when the session of its node is over (loss.go), and when
+// the client of an attended run was last heard (attendance.go). A new activation begins
+// with either anew.
 //
 // The life of a run:
 //

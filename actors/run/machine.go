@@ -32,6 +32,7 @@ const (
 	timerLoad    = "load"
 	timerIdle    = "idle"
 	timerLoss    = "loss"
+	timerAttend  = "attend"
 )
 
 // Config is what all run actors of a node share.
@@ -79,7 +80,8 @@ type Machine struct {
 	// askAgain is when, on the monotonic clock, nodes may be asked again.
 	askAgain time.Duration
 	// absence is set while the run waits for a node whose session is over.
-	absence *absence
+	absence    *absence
+	attendance attendance
 
 	idleTimer bool
 	lastWork  time.Duration
@@ -103,7 +105,7 @@ func (m *Machine) Step(now actors.Instant, in actors.Input) []actors.Effect {
 		m.committed(now, in)
 	case actors.TimerFired:
 		idleFired = in.Name == timerIdle
-		m.timerFired(in.Name)
+		m.timerFired(now, in.Name)
 	}
 	if !idleFired {
 		m.lastWork = now.Mono
@@ -181,6 +183,8 @@ func (m *Machine) receive(now actors.Instant, in actors.Received) {
 		m.enqueue(cancel{message, in.From})
 	case *actorv1.Quarantined:
 		m.enqueue(quarantined{message})
+	case *actorv1.Attended:
+		m.hear(now)
 	case *actorv1.Activate:
 	default:
 		m.log(actors.LogWarn, "dropped a message that a run does not know", "message", nameOf(in.Message))
@@ -229,6 +233,9 @@ func same(a, b request) bool {
 	case quarantined:
 		b, ok := b.(quarantined)
 		return ok && sameQuarantine(a.Quarantined, b.GetAttempt(), b.GetPlacement(), b.GetNode(), b.GetSince())
+	case unattended:
+		_, ok := b.(unattended)
+		return ok
 	default:
 		return false
 	}
@@ -248,7 +255,7 @@ func (m *Machine) proceed(now actors.Instant) {
 			return
 		}
 		head := m.pending[0]
-		if m.overtaken(head) {
+		if m.overtaken(now, head) {
 			m.done()
 			continue
 		}
@@ -270,9 +277,12 @@ func (m *Machine) proceed(now actors.Instant) {
 }
 
 // overtaken tells whether a request need not be carried out because of another
-// that waits behind it: a Started whose exit has arrived too, a placement of what
-// is to be canceled.
-func (m *Machine) overtaken(head request) bool {
+// that has come meanwhile: a Started whose exit has arrived too, a placement of what
+// is to be canceled, the end of a grace in which there was a sign after all.
+func (m *Machine) overtaken(now actors.Instant, head request) bool {
+	if _, ok := head.(unattended); ok {
+		return !m.unheard(now)
+	}
 	for _, r := range m.pending[1:] {
 		switch head := head.(type) {
 		case started:
@@ -339,7 +349,7 @@ func (m *Machine) settle(now actors.Instant) {
 	if len(m.pending) > 0 || m.flight != nil || m.loading || m.retryingLoad || m.round != nil {
 		return
 	}
-	if m.waitsForLoss(now) {
+	if attends := m.attends(now); m.waitsForLoss(now) || attends {
 		return
 	}
 	switch p := phaseOf(m.snapshot.run); {
@@ -360,7 +370,7 @@ func (m *Machine) settle(now actors.Instant) {
 	}
 }
 
-func (m *Machine) timerFired(name string) {
+func (m *Machine) timerFired(now actors.Instant, name string) {
 	switch name {
 	case timerIdle:
 		m.idleTimer = false
@@ -376,6 +386,8 @@ func (m *Machine) timerFired(name string) {
 			m.absence.armed = false
 			m.enqueue(wake{})
 		}
+	case timerAttend:
+		m.attendTimer(now)
 	}
 }
 

@@ -52,6 +52,10 @@ func (w *world) act(a int) {
 	case 8, 9, 10:
 		w.deliverToNode(how)
 	case 11:
+		if how%4 == 0 {
+			w.step(i, actors.Received{Message: &actorv1.Attended{Run: testID}})
+			return
+		}
 		w.step(i, actors.Received{Message: &actorv1.Wake{Run: testID}})
 		if how%8 == 0 {
 			w.toRun = append(w.toRun, &actorv1.Quarantined{Run: testID, Attempt: 1, Placement: 1, Node: n.name, Since: int64(how/8%3) + 1, Reason: "nobody knows it"})

@@ -57,10 +57,11 @@ const (
 	onExited
 	onCancel
 	onQuarantined
+	onUnattended
 	columns
 )
 
-var columnNames = [columns]string{"wake", "granted", "refused", "voided", "started", "exited", "cancel", "quarantined"}
+var columnNames = [columns]string{"wake", "granted", "refused", "voided", "started", "exited", "cancel", "quarantined", "unattended"}
 
 func (c column) String() string { return columnNames[c] }
 
@@ -188,23 +189,23 @@ type move func(now actors.Instant, s snapshot, r request) decision
 var table = [phases][columns]move{
 	absent: {
 		onWake: rest, onGranted: drop, onRefused: drop, onVoided: ackUnknown,
-		onStarted: drop, onExited: ackUnknown, onCancel: cancelAbsent, onQuarantined: drop,
+		onStarted: drop, onExited: ackUnknown, onCancel: cancelAbsent, onQuarantined: drop, onUnattended: drop,
 	},
 	waiting: {
 		onWake: lookWaiting, onGranted: place, onRefused: hold, onVoided: ackVoid,
-		onStarted: dropStarted, onExited: noteExit, onCancel: cancelWaiting, onQuarantined: noteQuarantined,
+		onStarted: dropStarted, onExited: noteExit, onCancel: cancelWaiting, onQuarantined: noteQuarantined, onUnattended: leaveWaiting,
 	},
 	placed: {
 		onWake: lookPlaced, onGranted: drop, onRefused: drop, onVoided: leave,
-		onStarted: start, onExited: end, onCancel: cancelPlaced, onQuarantined: noteQuarantined,
+		onStarted: start, onExited: end, onCancel: cancelPlaced, onQuarantined: noteQuarantined, onUnattended: leavePlaced,
 	},
 	running: {
 		onWake: lookRunning, onGranted: drop, onRefused: drop, onVoided: voidRunning,
-		onStarted: dropStarted, onExited: end, onCancel: cancelPlaced, onQuarantined: noteQuarantined,
+		onStarted: dropStarted, onExited: end, onCancel: cancelPlaced, onQuarantined: noteQuarantined, onUnattended: leavePlaced,
 	},
 	terminal: {
 		onWake: rest, onGranted: drop, onRefused: drop, onVoided: ackVoid,
-		onStarted: drop, onExited: noteExit, onCancel: cancelTerminal, onQuarantined: noteQuarantined,
+		onStarted: drop, onExited: noteExit, onCancel: cancelTerminal, onQuarantined: noteQuarantined, onUnattended: drop,
 	},
 }
 

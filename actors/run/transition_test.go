@@ -86,6 +86,8 @@ func requestOf(c column) request {
 		return exited{&actorv1.Exited{Run: testID, Attempt: 1, Placement: 2, Node: "n1", Exit: exitOf(7)}}
 	case onQuarantined:
 		return quarantined{&actorv1.Quarantined{Run: testID, Attempt: 1, Placement: 1, Node: "n2", Since: epoch.UnixMilli() + 20, Reason: "nobody knows it"}}
+	case onUnattended:
+		return unattended{}
 	default:
 		return cancel{&actorv1.Cancel{Run: testID, By: "ann"}, "caller"}
 	}

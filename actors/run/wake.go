@@ -141,6 +141,10 @@ func wakeAt(now actors.Instant, run *recordv1.Run) int64 {
 	if at == 0 {
 		at = milliAfter(now, unboundedLook)
 	}
+	if attended(run) {
+		// Whoever is woken by it, perhaps after a restart, waits for the client.
+		at = min(at, milliAfter(now, attendGrace))
+	}
 	return at
 }
 

@@ -36,6 +36,7 @@ type world struct {
 	history     []version
 	assignments map[int64]*recordv1.Assignment
 	canceled    bool
+	console     bool
 	loss        Loss
 	retries     int32
 
@@ -86,6 +87,9 @@ func newWorldOf(t *rapid.T, loss Loss) *world {
 				recordv1.OnNodeLoss_ON_NODE_LOSS_FAIL, recordv1.OnNodeLoss_ON_NODE_LOSS_RETRY,
 			}).Draw(t, "on loss"),
 		}
+	} else if w.console = rapid.Bool().Draw(t, "console"); w.console {
+		run.Trigger, run.Spec.Stdin = recordv1.Trigger_TRIGGER_CONSOLE, true
+		run.Spec.TimeoutMs = 60_000
 	}
 	w.store.txn(w.keys.Create(run, run.GetQueuedAt()+10_000))
 	for i := range w.actors {
@@ -291,7 +295,11 @@ func (w *world) checkMove(old, run *recordv1.Run) {
 	case from != nil && to == nil:
 		w.checkLeft(old, run)
 	}
-	if run.GetStatus() == recordv1.Status_STATUS_CANCELED && !w.canceled {
+	unheard := w.console && w.now.Mono >= attendGrace
+	if by := run.GetWish().GetBy(); by == byAttendance && !unheard {
+		w.t.Fatalf("given up at %s", w.now.Mono)
+	}
+	if run.GetStatus() == recordv1.Status_STATUS_CANCELED && !w.canceled && !unheard {
 		w.t.Fatal("CANCELED, but nobody canceled")
 	}
 	if run.ExitCode != nil {
@@ -369,7 +377,7 @@ func (w *world) pass(d time.Duration) {
 		n.stopLate(false)
 	}
 	for i := range w.actors {
-		for _, name := range []string{timerReserve, timerLoad, timerIdle, timerLoss} {
+		for _, name := range []string{timerReserve, timerLoad, timerIdle, timerLoss, timerAttend} {
 			a := w.actors[i]
 			if due, ok := a.timers[name]; ok && due <= w.now.Mono {
 				delete(a.timers, name)

@@ -40,6 +40,7 @@ func (c *Client) Exec(ctx context.Context, exec Exec) (*errandv1.ExecExited, err
 	if err != nil {
 		return nil, c.failure("run the command", err)
 	}
+	defer endWith(ctx, stream)()
 	exec.Start.Stdin = exec.Stdin != nil
 	call := &execCall{stream: stream}
 	if err := call.send(&errandv1.ExecRequest{Start: exec.Start}); err != nil {
@@ -68,6 +69,14 @@ func (c *Client) Exec(ctx context.Context, exec Exec) (*errandv1.ExecExited, err
 			return exited, nil
 		}
 	}
+}
+
+// endWith ends a call's request when the context ends. The transport looks at the
+// context only between two pieces of the request, and of a caller who sends nothing none
+// comes.
+func endWith(ctx context.Context, stream interface{ CloseRequest() error }) (stop func()) {
+	release := context.AfterFunc(ctx, func() { _ = stream.CloseRequest() }) // which also ends a Send
+	return func() { release() }
 }
 
 func write(w io.Writer, p []byte) error {

@@ -57,7 +57,7 @@ type Retry struct {
 // the class that it travels under may say that the call can be repeated.
 func final(code codes.Code) bool {
 	line, known := codes.Of(code)
-	return code == codes.LogElsewhere || known && !line.Repeat
+	return code == codes.LogElsewhere || code == codes.RunElsewhere || known && !line.Repeat
 }
 
 // transient tells whether the same call may succeed a moment later: the connection

@@ -22,6 +22,8 @@ const (
 	RunTerminal         Code = "RUN_TERMINAL"
 	RunNotRunning       Code = "RUN_NOT_RUNNING"
 	RunElsewhere        Code = "RUN_ELSEWHERE"
+	RunNoInput          Code = "RUN_NO_INPUT"
+	RunAttached         Code = "RUN_ATTACHED"
 	NotSupported        Code = "NOT_SUPPORTED"
 	FileNotFound        Code = "FILE_NOT_FOUND"
 	FileUnreadable      Code = "FILE_UNREADABLE"
@@ -91,9 +93,11 @@ var table = [...]Meaning{
 	{RunDeleted, connect.CodeFailedPrecondition, "The run was there and has been deleted.", false},
 	{RunNotFound, connect.CodeNotFound, "No run has this id or prefix.", false},
 	{RunAmbiguous, connect.CodeInvalidArgument, "Several runs begin with this prefix.", false},
-	{RunTerminal, connect.CodeFailedPrecondition, "The run has ended, so it can not be canceled.", false},
+	{RunTerminal, connect.CodeFailedPrecondition, "The run has ended, so it can be neither canceled nor attached to.", false},
 	{RunNotRunning, connect.CodeFailedPrecondition, "The run does not run, so there is no sandbox to look into.", false},
 	{RunElsewhere, connect.CodeUnavailable, "The run runs on another node, which the text names.", true},
+	{RunNoInput, connect.CodeFailedPrecondition, "The run's command was made without an input.", false},
+	{RunAttached, connect.CodeFailedPrecondition, "Somebody else has the run's input, or has taken it.", false},
 	{NotSupported, connect.CodeUnimplemented, "The run's driver can not do this.", false},
 	{FileNotFound, connect.CodeNotFound, "The sandbox has no such file or directory.", false},
 	{FileUnreadable, connect.CodeInternal, "A file can not be read; the text says why.", false},

@@ -18,6 +18,14 @@ func (r *runService) Exec(_ context.Context, stream *connect.BidiStream[errandv1
 	return r.noSandbox(first.GetStart().GetId())
 }
 
+func (r *runService) Attach(_ context.Context, stream *connect.BidiStream[errandv1.AttachRequest, errandv1.AttachResponse]) error {
+	first, err := stream.Receive()
+	if err != nil {
+		return err
+	}
+	return r.noSandbox(first.GetStart().GetId())
+}
+
 func (r *runService) CopyFrom(_ context.Context, request *errandv1.CopyFromRequest, _ *connect.ServerStream[errandv1.CopyFromResponse]) error {
 	return r.noSandbox(request.GetId())
 }

@@ -369,6 +369,218 @@ func (x *ExecExited) GetSignal() int32 {
 	return 0
 }
 
+// AttachRequest is one message of the caller of RunService.Attach. The first one has
+// start, each later one one of the others.
+type AttachRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Start *AttachStart           `protobuf:"bytes,1,opt,name=start,proto3" json:"start,omitempty"`
+	// Input for the command, up to 64 KiB.
+	Stdin []byte `protobuf:"bytes,2,opt,name=stdin,proto3" json:"stdin,omitempty"`
+	// The command is to see the end of its input, for good. It says nothing to one with a
+	// terminal, where Ctrl-D is typed.
+	End bool `protobuf:"varint,3,opt,name=end,proto3" json:"end,omitempty"`
+	// The terminal's size has changed.
+	Resize *TerminalSize `protobuf:"bytes,4,opt,name=resize,proto3" json:"resize,omitempty"`
+	// A signal for the command's process group, by its number on Linux.
+	Signal        int32 `protobuf:"varint,5,opt,name=signal,proto3" json:"signal,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AttachRequest) Reset() {
+	*x = AttachRequest{}
+	mi := &file_errand_v1_exec_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AttachRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AttachRequest) ProtoMessage() {}
+
+func (x *AttachRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_errand_v1_exec_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AttachRequest.ProtoReflect.Descriptor instead.
+func (*AttachRequest) Descriptor() ([]byte, []int) {
+	return file_errand_v1_exec_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *AttachRequest) GetStart() *AttachStart {
+	if x != nil {
+		return x.Start
+	}
+	return nil
+}
+
+func (x *AttachRequest) GetStdin() []byte {
+	if x != nil {
+		return x.Stdin
+	}
+	return nil
+}
+
+func (x *AttachRequest) GetEnd() bool {
+	if x != nil {
+		return x.End
+	}
+	return false
+}
+
+func (x *AttachRequest) GetResize() *TerminalSize {
+	if x != nil {
+		return x.Resize
+	}
+	return nil
+}
+
+func (x *AttachRequest) GetSignal() int32 {
+	if x != nil {
+		return x.Signal
+	}
+	return 0
+}
+
+type AttachStart struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// A run that waits or runs and whose command has an input, by id or a unique prefix.
+	Id string `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	// Names the caller: who was cut off and comes again takes the place of its own earlier
+	// call. Up to 64 printable characters.
+	Client string `protobuf:"bytes,2,opt,name=client,proto3" json:"client,omitempty"`
+	// Take the input from whoever has it: only one call of a run's has.
+	Take          bool `protobuf:"varint,3,opt,name=take,proto3" json:"take,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AttachStart) Reset() {
+	*x = AttachStart{}
+	mi := &file_errand_v1_exec_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AttachStart) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AttachStart) ProtoMessage() {}
+
+func (x *AttachStart) ProtoReflect() protoreflect.Message {
+	mi := &file_errand_v1_exec_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AttachStart.ProtoReflect.Descriptor instead.
+func (*AttachStart) Descriptor() ([]byte, []int) {
+	return file_errand_v1_exec_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *AttachStart) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *AttachStart) GetClient() string {
+	if x != nil {
+		return x.Client
+	}
+	return ""
+}
+
+func (x *AttachStart) GetTake() bool {
+	if x != nil {
+		return x.Take
+	}
+	return false
+}
+
+// AttachResponse tells the caller how far it is: open once the command can be given
+// something, then how much it was given, ended last.
+type AttachResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Open  bool                   `protobuf:"varint,1,opt,name=open,proto3" json:"open,omitempty"`
+	// So many bytes of this call's stdin are on their way to the command by now, and no
+	// restart of the node loses them.
+	Taken int64 `protobuf:"varint,2,opt,name=taken,proto3" json:"taken,omitempty"`
+	// The run has ended.
+	Ended         bool `protobuf:"varint,3,opt,name=ended,proto3" json:"ended,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AttachResponse) Reset() {
+	*x = AttachResponse{}
+	mi := &file_errand_v1_exec_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AttachResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AttachResponse) ProtoMessage() {}
+
+func (x *AttachResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_errand_v1_exec_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AttachResponse.ProtoReflect.Descriptor instead.
+func (*AttachResponse) Descriptor() ([]byte, []int) {
+	return file_errand_v1_exec_proto_rawDescGZIP(), []int{7}
+}
+
+func (x *AttachResponse) GetOpen() bool {
+	if x != nil {
+		return x.Open
+	}
+	return false
+}
+
+func (x *AttachResponse) GetTaken() int64 {
+	if x != nil {
+		return x.Taken
+	}
+	return 0
+}
+
+func (x *AttachResponse) GetEnded() bool {
+	if x != nil {
+		return x.Ended
+	}
+	return false
+}
+
 type CopyFromRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// A run that is running, by id or a unique prefix.
@@ -381,7 +593,7 @@ type CopyFromRequest struct {
 
 func (x *CopyFromRequest) Reset() {
 	*x = CopyFromRequest{}
-	mi := &file_errand_v1_exec_proto_msgTypes[5]
+	mi := &file_errand_v1_exec_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -393,7 +605,7 @@ func (x *CopyFromRequest) String() string {
 func (*CopyFromRequest) ProtoMessage() {}
 
 func (x *CopyFromRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_errand_v1_exec_proto_msgTypes[5]
+	mi := &file_errand_v1_exec_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -406,7 +618,7 @@ func (x *CopyFromRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CopyFromRequest.ProtoReflect.Descriptor instead.
 func (*CopyFromRequest) Descriptor() ([]byte, []int) {
-	return file_errand_v1_exec_proto_rawDescGZIP(), []int{5}
+	return file_errand_v1_exec_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *CopyFromRequest) GetId() string {
@@ -434,7 +646,7 @@ type CopyFromResponse struct {
 
 func (x *CopyFromResponse) Reset() {
 	*x = CopyFromResponse{}
-	mi := &file_errand_v1_exec_proto_msgTypes[6]
+	mi := &file_errand_v1_exec_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -446,7 +658,7 @@ func (x *CopyFromResponse) String() string {
 func (*CopyFromResponse) ProtoMessage() {}
 
 func (x *CopyFromResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_errand_v1_exec_proto_msgTypes[6]
+	mi := &file_errand_v1_exec_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -459,7 +671,7 @@ func (x *CopyFromResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CopyFromResponse.ProtoReflect.Descriptor instead.
 func (*CopyFromResponse) Descriptor() ([]byte, []int) {
-	return file_errand_v1_exec_proto_rawDescGZIP(), []int{6}
+	return file_errand_v1_exec_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *CopyFromResponse) GetData() []byte {
@@ -502,7 +714,21 @@ const file_errand_v1_exec_proto_rawDesc = "" +
 	"\n" +
 	"ExecExited\x12\x12\n" +
 	"\x04code\x18\x01 \x01(\x05R\x04code\x12\x16\n" +
-	"\x06signal\x18\x02 \x01(\x05R\x06signal\"5\n" +
+	"\x06signal\x18\x02 \x01(\x05R\x06signal\"\xae\x01\n" +
+	"\rAttachRequest\x12,\n" +
+	"\x05start\x18\x01 \x01(\v2\x16.errand.v1.AttachStartR\x05start\x12\x14\n" +
+	"\x05stdin\x18\x02 \x01(\fR\x05stdin\x12\x10\n" +
+	"\x03end\x18\x03 \x01(\bR\x03end\x12/\n" +
+	"\x06resize\x18\x04 \x01(\v2\x17.errand.v1.TerminalSizeR\x06resize\x12\x16\n" +
+	"\x06signal\x18\x05 \x01(\x05R\x06signal\"I\n" +
+	"\vAttachStart\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\x12\x16\n" +
+	"\x06client\x18\x02 \x01(\tR\x06client\x12\x12\n" +
+	"\x04take\x18\x03 \x01(\bR\x04take\"P\n" +
+	"\x0eAttachResponse\x12\x12\n" +
+	"\x04open\x18\x01 \x01(\bR\x04open\x12\x14\n" +
+	"\x05taken\x18\x02 \x01(\x03R\x05taken\x12\x14\n" +
+	"\x05ended\x18\x03 \x01(\bR\x05ended\"5\n" +
 	"\x0fCopyFromRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x12\n" +
 	"\x04path\x18\x02 \x01(\tR\x04path\"&\n" +
@@ -521,28 +747,33 @@ func file_errand_v1_exec_proto_rawDescGZIP() []byte {
 	return file_errand_v1_exec_proto_rawDescData
 }
 
-var file_errand_v1_exec_proto_msgTypes = make([]protoimpl.MessageInfo, 8)
+var file_errand_v1_exec_proto_msgTypes = make([]protoimpl.MessageInfo, 11)
 var file_errand_v1_exec_proto_goTypes = []any{
 	(*ExecRequest)(nil),      // 0: errand.v1.ExecRequest
 	(*ExecStart)(nil),        // 1: errand.v1.ExecStart
 	(*TerminalSize)(nil),     // 2: errand.v1.TerminalSize
 	(*ExecResponse)(nil),     // 3: errand.v1.ExecResponse
 	(*ExecExited)(nil),       // 4: errand.v1.ExecExited
-	(*CopyFromRequest)(nil),  // 5: errand.v1.CopyFromRequest
-	(*CopyFromResponse)(nil), // 6: errand.v1.CopyFromResponse
-	nil,                      // 7: errand.v1.ExecStart.EnvEntry
+	(*AttachRequest)(nil),    // 5: errand.v1.AttachRequest
+	(*AttachStart)(nil),      // 6: errand.v1.AttachStart
+	(*AttachResponse)(nil),   // 7: errand.v1.AttachResponse
+	(*CopyFromRequest)(nil),  // 8: errand.v1.CopyFromRequest
+	(*CopyFromResponse)(nil), // 9: errand.v1.CopyFromResponse
+	nil,                      // 10: errand.v1.ExecStart.EnvEntry
 }
 var file_errand_v1_exec_proto_depIdxs = []int32{
-	1, // 0: errand.v1.ExecRequest.start:type_name -> errand.v1.ExecStart
-	2, // 1: errand.v1.ExecRequest.resize:type_name -> errand.v1.TerminalSize
-	7, // 2: errand.v1.ExecStart.env:type_name -> errand.v1.ExecStart.EnvEntry
-	2, // 3: errand.v1.ExecStart.terminal:type_name -> errand.v1.TerminalSize
-	4, // 4: errand.v1.ExecResponse.exited:type_name -> errand.v1.ExecExited
-	5, // [5:5] is the sub-list for method output_type
-	5, // [5:5] is the sub-list for method input_type
-	5, // [5:5] is the sub-list for extension type_name
-	5, // [5:5] is the sub-list for extension extendee
-	0, // [0:5] is the sub-list for field type_name
+	1,  // 0: errand.v1.ExecRequest.start:type_name -> errand.v1.ExecStart
+	2,  // 1: errand.v1.ExecRequest.resize:type_name -> errand.v1.TerminalSize
+	10, // 2: errand.v1.ExecStart.env:type_name -> errand.v1.ExecStart.EnvEntry
+	2,  // 3: errand.v1.ExecStart.terminal:type_name -> errand.v1.TerminalSize
+	4,  // 4: errand.v1.ExecResponse.exited:type_name -> errand.v1.ExecExited
+	6,  // 5: errand.v1.AttachRequest.start:type_name -> errand.v1.AttachStart
+	2,  // 6: errand.v1.AttachRequest.resize:type_name -> errand.v1.TerminalSize
+	7,  // [7:7] is the sub-list for method output_type
+	7,  // [7:7] is the sub-list for method input_type
+	7,  // [7:7] is the sub-list for extension type_name
+	7,  // [7:7] is the sub-list for extension extendee
+	0,  // [0:7] is the sub-list for field type_name
 }
 
 func init() { file_errand_v1_exec_proto_init() }
@@ -556,7 +787,7 @@ func file_errand_v1_exec_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_errand_v1_exec_proto_rawDesc), len(file_errand_v1_exec_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   8,
+			NumMessages:   11,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

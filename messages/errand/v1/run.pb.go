@@ -440,7 +440,13 @@ type RunSpec struct {
 	// the triggers MANUAL and CONSOLE it is refused.
 	Retry *Retry `protobuf:"bytes,14,opt,name=retry,proto3" json:"retry,omitempty"`
 	// When a registry is asked for the image.
-	Pull          PullPolicy `protobuf:"varint,15,opt,name=pull,proto3,enum=errand.v1.PullPolicy" json:"pull,omitempty"`
+	Pull PullPolicy `protobuf:"varint,15,opt,name=pull,proto3,enum=errand.v1.PullPolicy" json:"pull,omitempty"`
+	// The command has an input, which Attach gives it. Without, it sees the end at once.
+	// Not with a retry: what was given is gone.
+	Stdin bool `protobuf:"varint,16,opt,name=stdin,proto3" json:"stdin,omitempty"`
+	// The command has a terminal, which is its input too: its output is all stdout then.
+	// The size is 24 by 80 until Attach brings another.
+	Terminal      bool `protobuf:"varint,17,opt,name=terminal,proto3" json:"terminal,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -578,6 +584,20 @@ func (x *RunSpec) GetPull() PullPolicy {
 		return x.Pull
 	}
 	return PullPolicy_PULL_POLICY_UNSPECIFIED
+}
+
+func (x *RunSpec) GetStdin() bool {
+	if x != nil {
+		return x.Stdin
+	}
+	return false
+}
+
+func (x *RunSpec) GetTerminal() bool {
+	if x != nil {
+		return x.Terminal
+	}
+	return false
 }
 
 // Retry says what is tried again. An attempt that provably never started is placed
@@ -1298,7 +1318,8 @@ type CreateRunRequest struct {
 	App    string            `protobuf:"bytes,1,opt,name=app,proto3" json:"app,omitempty"`
 	Name   string            `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
 	Labels map[string]string `protobuf:"bytes,3,rep,name=labels,proto3" json:"labels,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
-	// MANUAL, API (the default), DEPLOY or CONSOLE.
+	// MANUAL, API (the default), DEPLOY or CONSOLE. A run of CONSOLE has stdin or terminal,
+	// and is canceled when nobody has been attached to it for 15 s.
 	Trigger Trigger  `protobuf:"varint,4,opt,name=trigger,proto3,enum=errand.v1.Trigger" json:"trigger,omitempty"`
 	Spec    *RunSpec `protobuf:"bytes,5,opt,name=spec,proto3" json:"spec,omitempty"`
 	// Up to 255 bytes. Empty: a repeated call makes another run.
@@ -2722,7 +2743,7 @@ var File_errand_v1_run_proto protoreflect.FileDescriptor
 
 const file_errand_v1_run_proto_rawDesc = "" +
 	"\n" +
-	"\x13errand/v1/run.proto\x12\terrand.v1\x1a\x14errand/v1/exec.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xf8\x04\n" +
+	"\x13errand/v1/run.proto\x12\terrand.v1\x1a\x14errand/v1/exec.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xaa\x05\n" +
 	"\aRunSpec\x12\x16\n" +
 	"\x06driver\x18\x01 \x01(\tR\x06driver\x12\x14\n" +
 	"\x05image\x18\x02 \x01(\tR\x05image\x12\x18\n" +
@@ -2743,7 +2764,9 @@ const file_errand_v1_run_proto_rawDesc = "" +
 	"\n" +
 	"stop_grace\x18\r \x01(\v2\x19.google.protobuf.DurationR\tstopGrace\x12&\n" +
 	"\x05retry\x18\x0e \x01(\v2\x10.errand.v1.RetryR\x05retry\x12)\n" +
-	"\x04pull\x18\x0f \x01(\x0e2\x15.errand.v1.PullPolicyR\x04pull\x1a6\n" +
+	"\x04pull\x18\x0f \x01(\x0e2\x15.errand.v1.PullPolicyR\x04pull\x12\x14\n" +
+	"\x05stdin\x18\x10 \x01(\bR\x05stdin\x12\x1a\n" +
+	"\bterminal\x18\x11 \x01(\bR\bterminal\x1a6\n" +
 	"\bEnvEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xb4\x02\n" +
@@ -2986,7 +3009,7 @@ const file_errand_v1_run_proto_rawDesc = "" +
 	"\x06Stream\x12\x16\n" +
 	"\x12STREAM_UNSPECIFIED\x10\x00\x12\x11\n" +
 	"\rSTREAM_STDOUT\x10\x01\x12\x11\n" +
-	"\rSTREAM_STDERR\x10\x022\xe7\x05\n" +
+	"\rSTREAM_STDERR\x10\x022\xaa\x06\n" +
 	"\n" +
 	"RunService\x12C\n" +
 	"\x06Create\x12\x1b.errand.v1.CreateRunRequest\x1a\x1c.errand.v1.CreateRunResponse\x12:\n" +
@@ -2997,7 +3020,8 @@ const file_errand_v1_run_proto_rawDesc = "" +
 	"\x06Cancel\x12\x1b.errand.v1.CancelRunRequest\x1a\x1c.errand.v1.CancelRunResponse\x129\n" +
 	"\x04Logs\x12\x16.errand.v1.LogsRequest\x1a\x17.errand.v1.LogsResponse0\x01\x12=\n" +
 	"\x04Wait\x12\x19.errand.v1.WaitRunRequest\x1a\x1a.errand.v1.WaitRunResponse\x12;\n" +
-	"\x04Exec\x12\x16.errand.v1.ExecRequest\x1a\x17.errand.v1.ExecResponse(\x010\x01\x12E\n" +
+	"\x04Exec\x12\x16.errand.v1.ExecRequest\x1a\x17.errand.v1.ExecResponse(\x010\x01\x12A\n" +
+	"\x06Attach\x12\x18.errand.v1.AttachRequest\x1a\x19.errand.v1.AttachResponse(\x010\x01\x12E\n" +
 	"\bCopyFrom\x12\x1a.errand.v1.CopyFromRequest\x1a\x1b.errand.v1.CopyFromResponse0\x01\x12F\n" +
 	"\aExplain\x12\x1c.errand.v1.ExplainRunRequest\x1a\x1d.errand.v1.ExplainRunResponseB:Z8github.com/errand-run/errand/messages/errand/v1;errandv1b\x06proto3"
 
@@ -3059,9 +3083,11 @@ var file_errand_v1_run_proto_goTypes = []any{
 	(*durationpb.Duration)(nil),   // 40: google.protobuf.Duration
 	(*timestamppb.Timestamp)(nil), // 41: google.protobuf.Timestamp
 	(*ExecRequest)(nil),           // 42: errand.v1.ExecRequest
-	(*CopyFromRequest)(nil),       // 43: errand.v1.CopyFromRequest
-	(*ExecResponse)(nil),          // 44: errand.v1.ExecResponse
-	(*CopyFromResponse)(nil),      // 45: errand.v1.CopyFromResponse
+	(*AttachRequest)(nil),         // 43: errand.v1.AttachRequest
+	(*CopyFromRequest)(nil),       // 44: errand.v1.CopyFromRequest
+	(*ExecResponse)(nil),          // 45: errand.v1.ExecResponse
+	(*AttachResponse)(nil),        // 46: errand.v1.AttachResponse
+	(*CopyFromResponse)(nil),      // 47: errand.v1.CopyFromResponse
 }
 var file_errand_v1_run_proto_depIdxs = []int32{
 	35, // 0: errand.v1.RunSpec.env:type_name -> errand.v1.RunSpec.EnvEntry
@@ -3134,21 +3160,23 @@ var file_errand_v1_run_proto_depIdxs = []int32{
 	26, // 67: errand.v1.RunService.Logs:input_type -> errand.v1.LogsRequest
 	30, // 68: errand.v1.RunService.Wait:input_type -> errand.v1.WaitRunRequest
 	42, // 69: errand.v1.RunService.Exec:input_type -> errand.v1.ExecRequest
-	43, // 70: errand.v1.RunService.CopyFrom:input_type -> errand.v1.CopyFromRequest
-	32, // 71: errand.v1.RunService.Explain:input_type -> errand.v1.ExplainRunRequest
-	14, // 72: errand.v1.RunService.Create:output_type -> errand.v1.CreateRunResponse
-	16, // 73: errand.v1.RunService.Get:output_type -> errand.v1.GetRunResponse
-	18, // 74: errand.v1.RunService.List:output_type -> errand.v1.ListRunsResponse
-	20, // 75: errand.v1.RunService.Watch:output_type -> errand.v1.WatchRunResponse
-	22, // 76: errand.v1.RunService.Changes:output_type -> errand.v1.RunChangesResponse
-	25, // 77: errand.v1.RunService.Cancel:output_type -> errand.v1.CancelRunResponse
-	27, // 78: errand.v1.RunService.Logs:output_type -> errand.v1.LogsResponse
-	31, // 79: errand.v1.RunService.Wait:output_type -> errand.v1.WaitRunResponse
-	44, // 80: errand.v1.RunService.Exec:output_type -> errand.v1.ExecResponse
-	45, // 81: errand.v1.RunService.CopyFrom:output_type -> errand.v1.CopyFromResponse
-	33, // 82: errand.v1.RunService.Explain:output_type -> errand.v1.ExplainRunResponse
-	72, // [72:83] is the sub-list for method output_type
-	61, // [61:72] is the sub-list for method input_type
+	43, // 70: errand.v1.RunService.Attach:input_type -> errand.v1.AttachRequest
+	44, // 71: errand.v1.RunService.CopyFrom:input_type -> errand.v1.CopyFromRequest
+	32, // 72: errand.v1.RunService.Explain:input_type -> errand.v1.ExplainRunRequest
+	14, // 73: errand.v1.RunService.Create:output_type -> errand.v1.CreateRunResponse
+	16, // 74: errand.v1.RunService.Get:output_type -> errand.v1.GetRunResponse
+	18, // 75: errand.v1.RunService.List:output_type -> errand.v1.ListRunsResponse
+	20, // 76: errand.v1.RunService.Watch:output_type -> errand.v1.WatchRunResponse
+	22, // 77: errand.v1.RunService.Changes:output_type -> errand.v1.RunChangesResponse
+	25, // 78: errand.v1.RunService.Cancel:output_type -> errand.v1.CancelRunResponse
+	27, // 79: errand.v1.RunService.Logs:output_type -> errand.v1.LogsResponse
+	31, // 80: errand.v1.RunService.Wait:output_type -> errand.v1.WaitRunResponse
+	45, // 81: errand.v1.RunService.Exec:output_type -> errand.v1.ExecResponse
+	46, // 82: errand.v1.RunService.Attach:output_type -> errand.v1.AttachResponse
+	47, // 83: errand.v1.RunService.CopyFrom:output_type -> errand.v1.CopyFromResponse
+	33, // 84: errand.v1.RunService.Explain:output_type -> errand.v1.ExplainRunResponse
+	73, // [73:85] is the sub-list for method output_type
+	61, // [61:73] is the sub-list for method input_type
 	61, // [61:61] is the sub-list for extension type_name
 	61, // [61:61] is the sub-list for extension extendee
 	0,  // [0:61] is the sub-list for field type_name

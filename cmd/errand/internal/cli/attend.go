@@ -32,38 +32,66 @@ var errLeft = errors.New("left")
 type attendance struct {
 	app *app
 	c   *connection
+	// typing gives the run input; nil for none.
+	typing *typing
+	// ends tells that the run ends with this attendance.
+	ends bool
+	// tail is how many lines of what was written before are shown; 0 for all.
+	tail int32
 }
 
 func (t *attendance) run(ctx context.Context, request *errandv1.CreateRunRequest) error {
 	interrupts := make(chan os.Signal, 2)
 	signal.Notify(interrupts, os.Interrupt, syscall.SIGTERM)
+	if t.ends {
+		signal.Notify(interrupts, syscall.SIGHUP)
+	}
 	defer signal.Stop(interrupts)
+	run, interrupted, err := t.create(ctx, interrupts, request)
+	if err != nil {
+		return err
+	}
+	return t.stay(ctx, run, func(ctx context.Context, leave context.CancelCauseFunc, id string) (stop func()) {
+		var obeying sync.WaitGroup
+		obeying.Go(func() { t.obey(ctx, interrupts, interrupted, leave, id) })
+		return obeying.Wait
+	})
+}
+
+// stay shows the output of a run, and gives it input, until it has ended or the user has
+// left. obey begins to do what the user asks for by signals, until its context ends;
+// stop is called then.
+func (t *attendance) stay(ctx context.Context, run *errandv1.Run, obey func(context.Context, context.CancelCauseFunc, string) (stop func())) error {
 	// Caught, so that a closed pipe is an error to be told, not a silent death
 	// that leaves the run behind.
 	pipes := make(chan os.Signal, 1)
 	signal.Notify(pipes, syscall.SIGPIPE)
 	defer signal.Stop(pipes)
-
-	run, interrupted, err := t.create(ctx, interrupts, request)
-	if err != nil {
-		return err
-	}
 	ctx, leave := context.WithCancelCause(ctx)
 	defer leave(nil)
+	stopObeying := obey(ctx, leave, run.GetId())
 	var watching sync.WaitGroup
-	watching.Go(func() { t.obey(ctx, interrupts, interrupted, leave, run.GetId()) })
+	if t.typing != nil {
+		watching.Go(func() { t.typing.run(ctx, leave, run.GetId()) })
+	}
 	if t.app.holdPause > 0 {
 		watching.Go(func() { t.tellHolds(ctx, run.GetId()) })
 	}
 	code, err := t.watch(ctx, run)
 	leave(nil)
+	stopObeying()
 	watching.Wait()
+	var input *inputFailure
+	taken := errors.As(context.Cause(ctx), &input) && input.taken()
+	if err != nil && t.ends && !taken {
+		t.end(ctx, run.GetId())
+	}
 	switch {
-	case errors.Is(err, errLeft):
-		t.app.note("no longer attending run %s, which may still be going\nsee it with 'errand show %s', follow it with 'errand logs -f %s'",
-			run.GetId(), run.GetId(), run.GetId())
-		return exitStatus(ExitCanceled)
-	case errors.Is(err, errPipe):
+	case err != nil && errors.As(context.Cause(ctx), &input):
+		return t.lost(input.err, run)
+	case errors.Is(err, errLeft), errors.Is(err, errDetached):
+		return t.leftOf(err, run)
+	case errors.Is(err, errPipe) && !t.ends:
 		t.app.note("nobody reads the output any more; run %s goes on\nfollow it with 'errand logs -f %s', end it with 'errand cancel %s'",
 			run.GetId(), run.GetId(), run.GetId())
 		return err
@@ -217,7 +245,7 @@ func (t *attendance) show(ctx context.Context, id string, attempt int32) (shown,
 	printer := t.app.printer()
 	reading := &logReading{
 		c: t.c, client: t.c.patient, show: printer.print,
-		request: &errandv1.LogsRequest{Id: id, Attempt: attempt, Follow: true},
+		request: &errandv1.LogsRequest{Id: id, Attempt: attempt, Follow: true, TailLines: t.tailOf(attempt)},
 	}
 	err := reading.read(ctx)
 	var f *failure
@@ -225,6 +253,15 @@ func (t *attendance) show(ctx context.Context, id string, attempt int32) (shown,
 		err = nil // a run that never had an attempt has no log
 	}
 	return shown{attempt: reading.request.GetAttempt(), end: reading.end, printer: printer}, err
+}
+
+// tailOf is how many lines of an attempt are shown of what is there: of one that was not
+// there before all are.
+func (t *attendance) tailOf(attempt int32) int32 {
+	if attempt > 0 {
+		return 0
+	}
+	return t.tail
 }
 
 // tell says on stderr how a run ended whose exit code does not say it all.

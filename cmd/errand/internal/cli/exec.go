@@ -9,7 +9,6 @@ import (
 	"syscall"
 
 	"github.com/spf13/cobra"
-	"golang.org/x/sys/unix"
 	"golang.org/x/term"
 
 	"github.com/errand-run/errand/api/client"
@@ -172,7 +171,13 @@ func passSignals(ctx context.Context, leave context.CancelFunc) (signals <-chan 
 	var passing sync.WaitGroup
 	passing.Go(func() {
 		interrupted := false
+		var waiting []int32 // for the command to run
 		for {
+			var next int32
+			var to chan<- int32
+			if len(waiting) > 0 {
+				next, to = waiting[0], passed
+			}
 			select {
 			case s := <-caught:
 				if s == os.Interrupt && interrupted {
@@ -180,12 +185,11 @@ func passSignals(ctx context.Context, leave context.CancelFunc) (signals <-chan 
 					return
 				}
 				interrupted = interrupted || s == os.Interrupt
-				number, _ := s.(syscall.Signal)
-				select {
-				case passed <- int32(number): //nolint:gosec // a signal's number
-				case <-ctx.Done():
-					return
+				if number, ok := s.(syscall.Signal); ok && len(waiting) < cap(caught) {
+					waiting = append(waiting, int32(number)) //nolint:gosec // a signal's number
 				}
+			case to <- next:
+				waiting = waiting[1:]
 			case <-ctx.Done():
 				return
 			}
@@ -206,42 +210,15 @@ func (a *app) rawTerminal(ctx context.Context, exec *client.Exec) (restore func(
 		f.hint = "Leave -t out: errand exec -i RUN -- COMMAND"
 		return nil, f
 	}
-	size := func() *errandv1.TerminalSize {
-		window, err := unix.IoctlGetWinsize(int(input.Fd()), unix.TIOCGWINSZ)
-		if err != nil || window.Row == 0 || window.Col == 0 {
-			return &errandv1.TerminalSize{Rows: 24, Columns: 80}
-		}
-		return &errandv1.TerminalSize{Rows: uint32(window.Row), Columns: uint32(window.Col)}
-	}
-	exec.Start.Terminal = size()
+	exec.Start.Terminal = sizeOf(input)
 	before, err := term.MakeRaw(int(input.Fd()))
 	if err != nil {
 		return nil, broken(codeInterrupted, "the terminal can not be handed over: %v", err)
 	}
-	changed := make(chan os.Signal, 1)
-	signal.Notify(changed, syscall.SIGWINCH)
-	resizes := make(chan *errandv1.TerminalSize)
+	resizes, stop := terminalSizes(ctx, input)
 	exec.Resizes = resizes
-	ctx, cancel := context.WithCancel(ctx)
-	var watching sync.WaitGroup
-	watching.Go(func() {
-		for {
-			select {
-			case <-changed:
-			case <-ctx.Done():
-				return
-			}
-			select {
-			case resizes <- size():
-			case <-ctx.Done():
-				return
-			}
-		}
-	})
 	return func() {
-		signal.Stop(changed)
-		cancel()
-		watching.Wait()
+		stop()
 		_ = term.Restore(int(input.Fd()), before) // it may be gone
 	}, nil
 }

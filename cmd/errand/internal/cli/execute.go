@@ -25,6 +25,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -57,6 +58,8 @@ type app struct {
 	// start; 0 means never.
 	holdPause time.Duration
 	conn      *connection
+	// raw: the terminal is in raw mode, where a line feed alone moves no column.
+	raw atomic.Bool
 }
 
 // Execute runs one command line and returns the exit code of the process. The
@@ -143,8 +146,8 @@ then teardown. Each execution is a run, a record that outlives its sandbox.`,
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		f := usage("%s", flagErrorText(err))
 		f.hint = fmt.Sprintf("See '%s --help'.", cmd.CommandPath())
-		if cmd.Name() == "run" && !strings.HasPrefix(err.Error(), "invalid") {
-			f.hint = "Flags of the command itself go behind --, as in: errand run IMAGE -- ls -l\n" + f.hint
+		if (cmd.Name() == "run" || cmd.Name() == "console") && !strings.HasPrefix(err.Error(), "invalid") {
+			f.hint = "Flags of the command itself go behind --, as in: " + cmd.CommandPath() + " IMAGE -- ls -l\n" + f.hint
 		}
 		return f
 	})
@@ -164,7 +167,7 @@ then teardown. Each execution is a run, a record that outlives its sandbox.`,
 	}
 	root.AddCommand(
 		a.runCommand(), a.runsCommand(), a.showCommand(), a.whyCommand(), a.eventsCommand(), a.logsCommand(), a.waitCommand(),
-		a.cancelCommand(), a.execCommand(), a.copyCommand(), a.imageCommand(), a.nodeCommand(), a.versionCommand(),
+		a.cancelCommand(), a.attachCommand(), a.consoleCommand(), a.execCommand(), a.copyCommand(), a.imageCommand(), a.nodeCommand(), a.versionCommand(),
 	)
 	refuseUnknownTopics(root)
 	return root
@@ -268,7 +271,11 @@ func (s *sharedWriter) Write(p []byte) (int, error) {
 
 // note writes one line for people to stderr, beside the output of a command.
 func (a *app) note(format string, arguments ...any) {
-	fmt.Fprintf(a.stderr, "errand: "+format+"\n", arguments...)
+	text := fmt.Sprintf("errand: "+format+"\n", arguments...)
+	if a.raw.Load() {
+		text = strings.ReplaceAll(text, "\n", "\r\n")
+	}
+	fmt.Fprint(a.stderr, text)
 }
 
 // isTerminal tells whether what is written to w is read by a person.

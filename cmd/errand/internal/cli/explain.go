@@ -52,7 +52,7 @@ var flagOfField = map[string]string{
 	"app": "--app", "name": "--name", "labels": "--label", "idempotency_key": "--idempotency-key",
 	"spec.driver": "--driver", "spec.image": "IMAGE", "spec.pull": "--pull", "spec.command": "COMMAND", "spec.env": "--env",
 	"spec.working_dir": "--workdir", "spec.user": "--user", "spec.cpu_millis": "--cpu",
-	"spec.memory_bytes": "--memory", "spec.pids_limit": "--pids-limit", "spec.read_only_root": "--read-only",
+	"spec.memory_bytes": "--memory", "spec.pids_limit": "--pids-limit", "spec.read_only_root": "--read-only", "spec.stdin": "--interactive", "spec.terminal": "--tty",
 	"spec.timeout": "--timeout", "spec.start_deadline": "--start-deadline", "spec.stop_grace": "--stop-grace",
 	"start.command": "COMMAND", "start.env": "--env", "start.working_dir": "--workdir", "start.user": "--user", "path": "PATH",
 	"tail_lines": "--tail", "attempt": "--attempt", "since": "--since",

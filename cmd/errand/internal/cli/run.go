@@ -15,8 +15,8 @@ import (
 // driverProcess runs a command of the host, without an image.
 const driverProcess = "process"
 
-type runFlags struct {
-	detach         bool
+// specFlags say what to run and within which bounds.
+type specFlags struct {
 	name           string
 	app            string
 	env            []string
@@ -36,11 +36,21 @@ type runFlags struct {
 	idempotencyKey string
 }
 
-func (a *app) runCommand() *cobra.Command {
-	flags := runFlags{
+func newSpecFlags() *specFlags {
+	return &specFlags{
 		timeout: durationValue{most: timeoutMost}, startDeadline: durationValue{most: timeoutMost},
 		stopGrace: durationValue{zero: true, most: stopGraceMost},
 	}
+}
+
+type runFlags struct {
+	*specFlags
+	detach, interactive, terminal bool
+	detachKeys                    string
+}
+
+func (a *app) runCommand() *cobra.Command {
+	flags := runFlags{specFlags: newSpecFlags()}
 	cmd := &cobra.Command{
 		Use:   "run [flags] IMAGE -- COMMAND [ARG...]",
 		Short: "Run a command and exit with its exit code",
@@ -53,6 +63,8 @@ one of the node's machine, and there is no image.
 
 Ctrl-C cancels the run and shows its output until it has ended; a second Ctrl-C
 leaves the run to itself. With -d errand only starts the run and prints its id.
+With -i the command is given stdin; with -it it has a terminal, the keys go to it
+as they are, and ctrl-p ctrl-q leaves the run to itself. errand attach comes back.
 
 Exit codes: the command's own; 124 when --timeout passed; 125 when errand, the
 node or the sandbox failed; 126 when the command can not be executed; 127 when it
@@ -61,18 +73,33 @@ does not exist; 130 when the run was canceled; 2 for a wrong command line.`,
   errand run --env GREETING=hi busybox -- sh -c 'echo $GREETING; exit 3'
   errand run --cpu 0.5 --memory 64MiB --timeout 10m busybox -- ./work
   errand run --driver process -- /usr/bin/uptime
+  errand run -it busybox -- sh
   id=$(errand run -d busybox -- sleep 60); errand wait $id`,
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			request, err := a.createRequest(cmd, args, flags)
+			request, err := a.createRequest(cmd, args, flags.specFlags)
 			if err != nil {
 				return err
 			}
-			return a.run(cmd.Context(), request, flags.detach)
+			return a.run(cmd.Context(), request, flags)
 		},
 	}
+	flags.register(cmd)
 	f := cmd.Flags()
 	f.BoolVarP(&flags.detach, "detach", "d", false, "print the id of the run and leave it")
+	f.BoolVarP(&flags.interactive, "interactive", "i", false, "give the command stdin")
+	f.BoolVarP(&flags.terminal, "tty", "t", false, "give the command a terminal")
+	f.StringVar(&flags.detachKeys, "detach-keys", detachKeysDefault, "with -it, the keys that leave the run to itself, or none")
+	f.StringVar(&flags.idempotencyKey, "idempotency-key", "", "the same key and request give the same run, however often sent")
+	for _, name := range []string{"detach-keys", "idempotency-key"} {
+		must(cmd.RegisterFlagCompletionFunc(name, cobra.NoFileCompletions))
+	}
+	return cmd
+}
+
+// register declares the flags of a command that makes a run.
+func (flags *specFlags) register(cmd *cobra.Command) {
+	f := cmd.Flags()
 	f.StringVar(&flags.name, "name", "", "a label for people; need not be unique")
 	f.StringVar(&flags.app, "app", "", "the app that the run belongs to (default \"default\")")
 	f.StringArrayVarP(&flags.env, "env", "e", nil, "set a variable: NAME=VALUE, or NAME to pass your own on")
@@ -89,19 +116,17 @@ does not exist; 130 when the run was canceled; 2 for a wrong command line.`,
 	f.StringArrayVar(&flags.labels, "label", nil, "set a label: KEY=VALUE")
 	f.StringVar(&flags.driver, "driver", "", "containerd, process or null (default the node's)")
 	f.StringVar(&flags.pull, "pull", "missing", "when to ask the registry for the image: missing, always or never")
-	f.StringVar(&flags.idempotencyKey, "idempotency-key", "", "the same key and request give the same run, however often sent")
 	must(cmd.RegisterFlagCompletionFunc("driver", cobra.FixedCompletions([]string{"containerd", "process", "null"}, cobra.ShellCompDirectiveNoFileComp)))
 	must(cmd.RegisterFlagCompletionFunc("pull", cobra.FixedCompletions([]string{"missing", "always", "never"}, cobra.ShellCompDirectiveNoFileComp)))
-	for _, name := range []string{"name", "app", "env", "workdir", "user", "cpu", "memory", "pids-limit", "timeout", "start-deadline", "stop-grace", "label", "idempotency-key"} {
+	for _, name := range []string{"name", "app", "env", "workdir", "user", "cpu", "memory", "pids-limit", "timeout", "start-deadline", "stop-grace", "label"} {
 		must(cmd.RegisterFlagCompletionFunc(name, cobra.NoFileCompletions))
 	}
-	return cmd
 }
 
 // createRequest turns the command line into the request. It refuses what can not
 // be meant; what is allowed is for the node to say.
-func (a *app) createRequest(cmd *cobra.Command, args []string, flags runFlags) (*errandv1.CreateRunRequest, error) {
-	image, command, err := splitAtDash(args, cmd.ArgsLenAtDash(), flags.driver)
+func (a *app) createRequest(cmd *cobra.Command, args []string, flags *specFlags) (*errandv1.CreateRunRequest, error) {
+	image, command, err := splitAtDash(cmd.CommandPath(), args, cmd.ArgsLenAtDash(), flags.driver)
 	if err != nil {
 		return nil, err
 	}
@@ -180,28 +205,28 @@ func (d *durationValue) proto() *durationpb.Duration {
 
 // splitAtDash parts the arguments into image and command. dash is the number of
 // arguments before --, or -1 without one.
-func splitAtDash(args []string, dash int, driver string) (image string, command []string, err error) {
+func splitAtDash(path string, args []string, dash int, driver string) (image string, command []string, err error) {
 	before := args
 	if dash >= 0 {
 		before, command = args[:dash], args[dash:]
 	}
-	see := "See 'errand run --help'."
+	see := "See '" + path + " --help'."
 	switch {
 	case driver == driverProcess && len(before) > 0:
 		f := usage("--driver process takes no image, and %q stands before --", before[0])
-		f.hint = fmt.Sprintf("Put -- before the command: errand run --driver process -- %s\n%s", before[0], see)
+		f.hint = fmt.Sprintf("Put -- before the command: %s --driver process -- %s\n%s", path, before[0], see)
 		return "", nil, f
 	case len(before) > 1:
 		f := usage("one IMAGE is wanted, and %q follows it", before[1])
-		f.hint = fmt.Sprintf("Put -- before the command: errand run %s -- %s\n%s", before[0], before[1], see)
+		f.hint = fmt.Sprintf("Put -- before the command: %s %s -- %s\n%s", path, before[0], before[1], see)
 		return "", nil, f
 	case driver == driverProcess && len(command) == 0:
 		f := usage("--driver process wants a command")
-		f.hint = "As in: errand run --driver process -- /usr/bin/uptime\n" + see
+		f.hint = "As in: " + path + " --driver process -- /usr/bin/uptime\n" + see
 		return "", nil, f
 	case len(before) == 0 && len(command) == 0:
 		f := usage("an IMAGE is wanted")
-		f.hint = "As in: errand run busybox -- echo hello\n" + see
+		f.hint = "As in: " + path + " busybox -- echo hello\n" + see
 		return "", nil, f
 	case len(before) == 1 && before[0] == "":
 		return "", nil, usage("IMAGE is empty")
@@ -214,13 +239,31 @@ func splitAtDash(args []string, dash int, driver string) (image string, command 
 	return image, command, nil
 }
 
-func (a *app) run(ctx context.Context, request *errandv1.CreateRunRequest, detach bool) error {
+func (a *app) run(ctx context.Context, request *errandv1.CreateRunRequest, flags runFlags) error {
+	keys, err := parseKeys("--detach-keys", flags.detachKeys)
+	if err != nil {
+		return err
+	}
+	request.Spec.Stdin, request.Spec.Terminal = flags.interactive, flags.terminal
+	terminal := a.stdinTerminal()
+	if flags.terminal && !flags.detach && terminal == nil {
+		f := usage("-t wants a terminal, and stdin is none")
+		f.hint = "Leave -t out, or add -d and attach later: errand attach RUN"
+		return f
+	}
 	c, err := a.connect()
 	if err != nil {
 		return err
 	}
-	if !detach {
-		return (&attendance{app: a, c: c}).run(ctx, request)
+	if !flags.detach {
+		t := &attendance{app: a, c: c}
+		if flags.interactive {
+			t.typing = &typing{app: a, c: c, keys: keys}
+			if flags.terminal {
+				t.typing.terminal = terminal
+			}
+		}
+		return t.run(ctx, request)
 	}
 	run, err := c.patient.Submit(ctx, request)
 	if err != nil {

@@ -154,7 +154,7 @@ func (x Canceled_Outcome) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Canceled_Outcome.Descriptor instead.
 func (Canceled_Outcome) EnumDescriptor() ([]byte, []int) {
-	return file_errand_actor_v1_actor_proto_rawDescGZIP(), []int{13, 0}
+	return file_errand_actor_v1_actor_proto_rawDescGZIP(), []int{14, 0}
 }
 
 // Activate brings up an actor that works without being asked.
@@ -1148,6 +1148,52 @@ func (x *Cancel) GetForce() bool {
 	return false
 }
 
+// Attended is a sign of the client of a run that ends with it. It is repeated for as
+// long as somebody is attached to the run.
+type Attended struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Run           string                 `protobuf:"bytes,1,opt,name=run,proto3" json:"run,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Attended) Reset() {
+	*x = Attended{}
+	mi := &file_errand_actor_v1_actor_proto_msgTypes[13]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Attended) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Attended) ProtoMessage() {}
+
+func (x *Attended) ProtoReflect() protoreflect.Message {
+	mi := &file_errand_actor_v1_actor_proto_msgTypes[13]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Attended.ProtoReflect.Descriptor instead.
+func (*Attended) Descriptor() ([]byte, []int) {
+	return file_errand_actor_v1_actor_proto_rawDescGZIP(), []int{13}
+}
+
+func (x *Attended) GetRun() string {
+	if x != nil {
+		return x.Run
+	}
+	return ""
+}
+
 // Canceled answers a Cancel after the wish is durable.
 type Canceled struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -1159,7 +1205,7 @@ type Canceled struct {
 
 func (x *Canceled) Reset() {
 	*x = Canceled{}
-	mi := &file_errand_actor_v1_actor_proto_msgTypes[13]
+	mi := &file_errand_actor_v1_actor_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1171,7 +1217,7 @@ func (x *Canceled) String() string {
 func (*Canceled) ProtoMessage() {}
 
 func (x *Canceled) ProtoReflect() protoreflect.Message {
-	mi := &file_errand_actor_v1_actor_proto_msgTypes[13]
+	mi := &file_errand_actor_v1_actor_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1184,7 +1230,7 @@ func (x *Canceled) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Canceled.ProtoReflect.Descriptor instead.
 func (*Canceled) Descriptor() ([]byte, []int) {
-	return file_errand_actor_v1_actor_proto_rawDescGZIP(), []int{13}
+	return file_errand_actor_v1_actor_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Canceled) GetOutcome() Canceled_Outcome {
@@ -1212,7 +1258,7 @@ type Explain struct {
 
 func (x *Explain) Reset() {
 	*x = Explain{}
-	mi := &file_errand_actor_v1_actor_proto_msgTypes[14]
+	mi := &file_errand_actor_v1_actor_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1224,7 +1270,7 @@ func (x *Explain) String() string {
 func (*Explain) ProtoMessage() {}
 
 func (x *Explain) ProtoReflect() protoreflect.Message {
-	mi := &file_errand_actor_v1_actor_proto_msgTypes[14]
+	mi := &file_errand_actor_v1_actor_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1237,7 +1283,7 @@ func (x *Explain) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Explain.ProtoReflect.Descriptor instead.
 func (*Explain) Descriptor() ([]byte, []int) {
-	return file_errand_actor_v1_actor_proto_rawDescGZIP(), []int{14}
+	return file_errand_actor_v1_actor_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Explain) GetRun() string {
@@ -1275,7 +1321,7 @@ type Explained struct {
 
 func (x *Explained) Reset() {
 	*x = Explained{}
-	mi := &file_errand_actor_v1_actor_proto_msgTypes[15]
+	mi := &file_errand_actor_v1_actor_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1287,7 +1333,7 @@ func (x *Explained) String() string {
 func (*Explained) ProtoMessage() {}
 
 func (x *Explained) ProtoReflect() protoreflect.Message {
-	mi := &file_errand_actor_v1_actor_proto_msgTypes[15]
+	mi := &file_errand_actor_v1_actor_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1300,7 +1346,7 @@ func (x *Explained) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Explained.ProtoReflect.Descriptor instead.
 func (*Explained) Descriptor() ([]byte, []int) {
-	return file_errand_actor_v1_actor_proto_rawDescGZIP(), []int{15}
+	return file_errand_actor_v1_actor_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Explained) GetActive() bool {
@@ -1384,7 +1430,7 @@ type Refusal struct {
 
 func (x *Refusal) Reset() {
 	*x = Refusal{}
-	mi := &file_errand_actor_v1_actor_proto_msgTypes[16]
+	mi := &file_errand_actor_v1_actor_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1396,7 +1442,7 @@ func (x *Refusal) String() string {
 func (*Refusal) ProtoMessage() {}
 
 func (x *Refusal) ProtoReflect() protoreflect.Message {
-	mi := &file_errand_actor_v1_actor_proto_msgTypes[16]
+	mi := &file_errand_actor_v1_actor_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1409,7 +1455,7 @@ func (x *Refusal) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Refusal.ProtoReflect.Descriptor instead.
 func (*Refusal) Descriptor() ([]byte, []int) {
-	return file_errand_actor_v1_actor_proto_rawDescGZIP(), []int{16}
+	return file_errand_actor_v1_actor_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *Refusal) GetNode() string {
@@ -1437,7 +1483,7 @@ type Describe struct {
 
 func (x *Describe) Reset() {
 	*x = Describe{}
-	mi := &file_errand_actor_v1_actor_proto_msgTypes[17]
+	mi := &file_errand_actor_v1_actor_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1449,7 +1495,7 @@ func (x *Describe) String() string {
 func (*Describe) ProtoMessage() {}
 
 func (x *Describe) ProtoReflect() protoreflect.Message {
-	mi := &file_errand_actor_v1_actor_proto_msgTypes[17]
+	mi := &file_errand_actor_v1_actor_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1462,7 +1508,7 @@ func (x *Describe) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Describe.ProtoReflect.Descriptor instead.
 func (*Describe) Descriptor() ([]byte, []int) {
-	return file_errand_actor_v1_actor_proto_rawDescGZIP(), []int{17}
+	return file_errand_actor_v1_actor_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *Describe) GetRun() string {
@@ -1488,7 +1534,7 @@ type Described struct {
 
 func (x *Described) Reset() {
 	*x = Described{}
-	mi := &file_errand_actor_v1_actor_proto_msgTypes[18]
+	mi := &file_errand_actor_v1_actor_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1500,7 +1546,7 @@ func (x *Described) String() string {
 func (*Described) ProtoMessage() {}
 
 func (x *Described) ProtoReflect() protoreflect.Message {
-	mi := &file_errand_actor_v1_actor_proto_msgTypes[18]
+	mi := &file_errand_actor_v1_actor_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1513,7 +1559,7 @@ func (x *Described) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Described.ProtoReflect.Descriptor instead.
 func (*Described) Descriptor() ([]byte, []int) {
-	return file_errand_actor_v1_actor_proto_rawDescGZIP(), []int{18}
+	return file_errand_actor_v1_actor_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *Described) GetNode() string {
@@ -1565,7 +1611,7 @@ type PlacementStep struct {
 
 func (x *PlacementStep) Reset() {
 	*x = PlacementStep{}
-	mi := &file_errand_actor_v1_actor_proto_msgTypes[19]
+	mi := &file_errand_actor_v1_actor_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1577,7 +1623,7 @@ func (x *PlacementStep) String() string {
 func (*PlacementStep) ProtoMessage() {}
 
 func (x *PlacementStep) ProtoReflect() protoreflect.Message {
-	mi := &file_errand_actor_v1_actor_proto_msgTypes[19]
+	mi := &file_errand_actor_v1_actor_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1590,7 +1636,7 @@ func (x *PlacementStep) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlacementStep.ProtoReflect.Descriptor instead.
 func (*PlacementStep) Descriptor() ([]byte, []int) {
-	return file_errand_actor_v1_actor_proto_rawDescGZIP(), []int{19}
+	return file_errand_actor_v1_actor_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *PlacementStep) GetAttempt() int32 {
@@ -1670,7 +1716,7 @@ type QuarantinedThing struct {
 
 func (x *QuarantinedThing) Reset() {
 	*x = QuarantinedThing{}
-	mi := &file_errand_actor_v1_actor_proto_msgTypes[20]
+	mi := &file_errand_actor_v1_actor_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1682,7 +1728,7 @@ func (x *QuarantinedThing) String() string {
 func (*QuarantinedThing) ProtoMessage() {}
 
 func (x *QuarantinedThing) ProtoReflect() protoreflect.Message {
-	mi := &file_errand_actor_v1_actor_proto_msgTypes[20]
+	mi := &file_errand_actor_v1_actor_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1695,7 +1741,7 @@ func (x *QuarantinedThing) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QuarantinedThing.ProtoReflect.Descriptor instead.
 func (*QuarantinedThing) Descriptor() ([]byte, []int) {
-	return file_errand_actor_v1_actor_proto_rawDescGZIP(), []int{20}
+	return file_errand_actor_v1_actor_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *QuarantinedThing) GetSandbox() string {
@@ -1783,7 +1829,7 @@ type Packet struct {
 
 func (x *Packet) Reset() {
 	*x = Packet{}
-	mi := &file_errand_actor_v1_actor_proto_msgTypes[21]
+	mi := &file_errand_actor_v1_actor_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1795,7 +1841,7 @@ func (x *Packet) String() string {
 func (*Packet) ProtoMessage() {}
 
 func (x *Packet) ProtoReflect() protoreflect.Message {
-	mi := &file_errand_actor_v1_actor_proto_msgTypes[21]
+	mi := &file_errand_actor_v1_actor_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1808,7 +1854,7 @@ func (x *Packet) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Packet.ProtoReflect.Descriptor instead.
 func (*Packet) Descriptor() ([]byte, []int) {
-	return file_errand_actor_v1_actor_proto_rawDescGZIP(), []int{21}
+	return file_errand_actor_v1_actor_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *Packet) GetId() uint64 {
@@ -1900,7 +1946,7 @@ type Deliver struct {
 
 func (x *Deliver) Reset() {
 	*x = Deliver{}
-	mi := &file_errand_actor_v1_actor_proto_msgTypes[22]
+	mi := &file_errand_actor_v1_actor_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1912,7 +1958,7 @@ func (x *Deliver) String() string {
 func (*Deliver) ProtoMessage() {}
 
 func (x *Deliver) ProtoReflect() protoreflect.Message {
-	mi := &file_errand_actor_v1_actor_proto_msgTypes[22]
+	mi := &file_errand_actor_v1_actor_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1925,7 +1971,7 @@ func (x *Deliver) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Deliver.ProtoReflect.Descriptor instead.
 func (*Deliver) Descriptor() ([]byte, []int) {
-	return file_errand_actor_v1_actor_proto_rawDescGZIP(), []int{22}
+	return file_errand_actor_v1_actor_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *Deliver) GetKind() string {
@@ -1981,7 +2027,7 @@ type Taken struct {
 
 func (x *Taken) Reset() {
 	*x = Taken{}
-	mi := &file_errand_actor_v1_actor_proto_msgTypes[23]
+	mi := &file_errand_actor_v1_actor_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1993,7 +2039,7 @@ func (x *Taken) String() string {
 func (*Taken) ProtoMessage() {}
 
 func (x *Taken) ProtoReflect() protoreflect.Message {
-	mi := &file_errand_actor_v1_actor_proto_msgTypes[23]
+	mi := &file_errand_actor_v1_actor_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2006,7 +2052,7 @@ func (x *Taken) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Taken.ProtoReflect.Descriptor instead.
 func (*Taken) Descriptor() ([]byte, []int) {
-	return file_errand_actor_v1_actor_proto_rawDescGZIP(), []int{23}
+	return file_errand_actor_v1_actor_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *Taken) GetRefusal() string {
@@ -2029,7 +2075,7 @@ type Reply struct {
 
 func (x *Reply) Reset() {
 	*x = Reply{}
-	mi := &file_errand_actor_v1_actor_proto_msgTypes[24]
+	mi := &file_errand_actor_v1_actor_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2041,7 +2087,7 @@ func (x *Reply) String() string {
 func (*Reply) ProtoMessage() {}
 
 func (x *Reply) ProtoReflect() protoreflect.Message {
-	mi := &file_errand_actor_v1_actor_proto_msgTypes[24]
+	mi := &file_errand_actor_v1_actor_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2054,7 +2100,7 @@ func (x *Reply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Reply.ProtoReflect.Descriptor instead.
 func (*Reply) Descriptor() ([]byte, []int) {
-	return file_errand_actor_v1_actor_proto_rawDescGZIP(), []int{24}
+	return file_errand_actor_v1_actor_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *Reply) GetType() string {
@@ -2163,7 +2209,9 @@ const file_errand_actor_v1_actor_proto_rawDesc = "" +
 	"\x06Cancel\x12\x10\n" +
 	"\x03run\x18\x01 \x01(\tR\x03run\x12\x0e\n" +
 	"\x02by\x18\x02 \x01(\tR\x02by\x12\x14\n" +
-	"\x05force\x18\x03 \x01(\bR\x05force\"\xdf\x01\n" +
+	"\x05force\x18\x03 \x01(\bR\x05force\"\x1c\n" +
+	"\bAttended\x12\x10\n" +
+	"\x03run\x18\x01 \x01(\tR\x03run\"\xdf\x01\n" +
 	"\bCanceled\x12;\n" +
 	"\aoutcome\x18\x01 \x01(\x0e2!.errand.actor.v1.Canceled.OutcomeR\aoutcome\x12\x1a\n" +
 	"\brevision\x18\x02 \x01(\x03R\brevision\"z\n" +
@@ -2264,7 +2312,7 @@ func file_errand_actor_v1_actor_proto_rawDescGZIP() []byte {
 }
 
 var file_errand_actor_v1_actor_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_errand_actor_v1_actor_proto_msgTypes = make([]protoimpl.MessageInfo, 25)
+var file_errand_actor_v1_actor_proto_msgTypes = make([]protoimpl.MessageInfo, 26)
 var file_errand_actor_v1_actor_proto_goTypes = []any{
 	(Step)(0),                // 0: errand.actor.v1.Step
 	(Canceled_Outcome)(0),    // 1: errand.actor.v1.Canceled.Outcome
@@ -2281,41 +2329,42 @@ var file_errand_actor_v1_actor_proto_goTypes = []any{
 	(*Quarantined)(nil),      // 12: errand.actor.v1.Quarantined
 	(*Ack)(nil),              // 13: errand.actor.v1.Ack
 	(*Cancel)(nil),           // 14: errand.actor.v1.Cancel
-	(*Canceled)(nil),         // 15: errand.actor.v1.Canceled
-	(*Explain)(nil),          // 16: errand.actor.v1.Explain
-	(*Explained)(nil),        // 17: errand.actor.v1.Explained
-	(*Refusal)(nil),          // 18: errand.actor.v1.Refusal
-	(*Describe)(nil),         // 19: errand.actor.v1.Describe
-	(*Described)(nil),        // 20: errand.actor.v1.Described
-	(*PlacementStep)(nil),    // 21: errand.actor.v1.PlacementStep
-	(*QuarantinedThing)(nil), // 22: errand.actor.v1.QuarantinedThing
-	(*Packet)(nil),           // 23: errand.actor.v1.Packet
-	(*Deliver)(nil),          // 24: errand.actor.v1.Deliver
-	(*Taken)(nil),            // 25: errand.actor.v1.Taken
-	(*Reply)(nil),            // 26: errand.actor.v1.Reply
-	(v1.Reason)(0),           // 27: errand.record.v1.Reason
-	(*v1.Assignment)(nil),    // 28: errand.record.v1.Assignment
-	(v1.Desired)(0),          // 29: errand.record.v1.Desired
-	(*v1.Void)(nil),          // 30: errand.record.v1.Void
-	(*v1.Exit)(nil),          // 31: errand.record.v1.Exit
-	(*v1.SentSignal)(nil),    // 32: errand.record.v1.SentSignal
+	(*Attended)(nil),         // 15: errand.actor.v1.Attended
+	(*Canceled)(nil),         // 16: errand.actor.v1.Canceled
+	(*Explain)(nil),          // 17: errand.actor.v1.Explain
+	(*Explained)(nil),        // 18: errand.actor.v1.Explained
+	(*Refusal)(nil),          // 19: errand.actor.v1.Refusal
+	(*Describe)(nil),         // 20: errand.actor.v1.Describe
+	(*Described)(nil),        // 21: errand.actor.v1.Described
+	(*PlacementStep)(nil),    // 22: errand.actor.v1.PlacementStep
+	(*QuarantinedThing)(nil), // 23: errand.actor.v1.QuarantinedThing
+	(*Packet)(nil),           // 24: errand.actor.v1.Packet
+	(*Deliver)(nil),          // 25: errand.actor.v1.Deliver
+	(*Taken)(nil),            // 26: errand.actor.v1.Taken
+	(*Reply)(nil),            // 27: errand.actor.v1.Reply
+	(v1.Reason)(0),           // 28: errand.record.v1.Reason
+	(*v1.Assignment)(nil),    // 29: errand.record.v1.Assignment
+	(v1.Desired)(0),          // 30: errand.record.v1.Desired
+	(*v1.Void)(nil),          // 31: errand.record.v1.Void
+	(*v1.Exit)(nil),          // 32: errand.record.v1.Exit
+	(*v1.SentSignal)(nil),    // 33: errand.record.v1.SentSignal
 }
 var file_errand_actor_v1_actor_proto_depIdxs = []int32{
-	27, // 0: errand.actor.v1.Reserved.permanent_reason:type_name -> errand.record.v1.Reason
-	28, // 1: errand.actor.v1.Start.assignment:type_name -> errand.record.v1.Assignment
-	29, // 2: errand.actor.v1.Stop.desired:type_name -> errand.record.v1.Desired
-	27, // 3: errand.actor.v1.Stop.reason:type_name -> errand.record.v1.Reason
-	30, // 4: errand.actor.v1.Voided.void:type_name -> errand.record.v1.Void
-	31, // 5: errand.actor.v1.Exited.exit:type_name -> errand.record.v1.Exit
+	28, // 0: errand.actor.v1.Reserved.permanent_reason:type_name -> errand.record.v1.Reason
+	29, // 1: errand.actor.v1.Start.assignment:type_name -> errand.record.v1.Assignment
+	30, // 2: errand.actor.v1.Stop.desired:type_name -> errand.record.v1.Desired
+	28, // 3: errand.actor.v1.Stop.reason:type_name -> errand.record.v1.Reason
+	31, // 4: errand.actor.v1.Voided.void:type_name -> errand.record.v1.Void
+	32, // 5: errand.actor.v1.Exited.exit:type_name -> errand.record.v1.Exit
 	1,  // 6: errand.actor.v1.Canceled.outcome:type_name -> errand.actor.v1.Canceled.Outcome
-	18, // 7: errand.actor.v1.Explained.refusals:type_name -> errand.actor.v1.Refusal
-	21, // 8: errand.actor.v1.Described.placement:type_name -> errand.actor.v1.PlacementStep
-	22, // 9: errand.actor.v1.Described.quarantined:type_name -> errand.actor.v1.QuarantinedThing
+	19, // 7: errand.actor.v1.Explained.refusals:type_name -> errand.actor.v1.Refusal
+	22, // 8: errand.actor.v1.Described.placement:type_name -> errand.actor.v1.PlacementStep
+	23, // 9: errand.actor.v1.Described.quarantined:type_name -> errand.actor.v1.QuarantinedThing
 	0,  // 10: errand.actor.v1.PlacementStep.step:type_name -> errand.actor.v1.Step
-	32, // 11: errand.actor.v1.PlacementStep.signals:type_name -> errand.record.v1.SentSignal
-	24, // 12: errand.actor.v1.Packet.deliver:type_name -> errand.actor.v1.Deliver
-	25, // 13: errand.actor.v1.Packet.taken:type_name -> errand.actor.v1.Taken
-	26, // 14: errand.actor.v1.Packet.reply:type_name -> errand.actor.v1.Reply
+	33, // 11: errand.actor.v1.PlacementStep.signals:type_name -> errand.record.v1.SentSignal
+	25, // 12: errand.actor.v1.Packet.deliver:type_name -> errand.actor.v1.Deliver
+	26, // 13: errand.actor.v1.Packet.taken:type_name -> errand.actor.v1.Taken
+	27, // 14: errand.actor.v1.Packet.reply:type_name -> errand.actor.v1.Reply
 	15, // [15:15] is the sub-list for method output_type
 	15, // [15:15] is the sub-list for method input_type
 	15, // [15:15] is the sub-list for extension type_name
@@ -2329,7 +2378,7 @@ func file_errand_actor_v1_actor_proto_init() {
 		return
 	}
 	file_errand_actor_v1_actor_proto_msgTypes[1].OneofWrappers = []any{}
-	file_errand_actor_v1_actor_proto_msgTypes[21].OneofWrappers = []any{
+	file_errand_actor_v1_actor_proto_msgTypes[22].OneofWrappers = []any{
 		(*Packet_Deliver)(nil),
 		(*Packet_Taken)(nil),
 		(*Packet_Reply)(nil),
@@ -2340,7 +2389,7 @@ func file_errand_actor_v1_actor_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_errand_actor_v1_actor_proto_rawDesc), len(file_errand_actor_v1_actor_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   25,
+			NumMessages:   26,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

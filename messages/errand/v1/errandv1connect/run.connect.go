@@ -54,6 +54,8 @@ const (
 	RunServiceWaitProcedure = "/errand.v1.RunService/Wait"
 	// RunServiceExecProcedure is the fully-qualified name of the RunService's Exec RPC.
 	RunServiceExecProcedure = "/errand.v1.RunService/Exec"
+	// RunServiceAttachProcedure is the fully-qualified name of the RunService's Attach RPC.
+	RunServiceAttachProcedure = "/errand.v1.RunService/Attach"
 	// RunServiceCopyFromProcedure is the fully-qualified name of the RunService's CopyFrom RPC.
 	RunServiceCopyFromProcedure = "/errand.v1.RunService/CopyFrom"
 	// RunServiceExplainProcedure is the fully-qualified name of the RunService's Explain RPC.
@@ -89,6 +91,10 @@ type RunServiceClient interface {
 	// Run a command beside that of a run that is running, in the same sandbox. It ends
 	// with the call, and with the run. Needs HTTP/2.
 	Exec(context.Context) (*connect.BidiStreamForClientSimple[v1.ExecRequest, v1.ExecResponse], error)
+	// Attach gives a run's command input, signals and the size of its terminal, from when
+	// it runs until the run has ended or the caller leaves. What the command writes is in
+	// its log. A run of the trigger CONSOLE ends when nobody is attached to it. Needs HTTP/2.
+	Attach(context.Context) (*connect.BidiStreamForClientSimple[v1.AttachRequest, v1.AttachResponse], error)
 	// Copy a file or a directory out of a run that is running.
 	CopyFrom(context.Context, *v1.CopyFromRequest) (*connect.ServerStreamForClient[v1.CopyFromResponse], error)
 	// Explain says why a run is where it is, or how it came to its end. What its record
@@ -161,6 +167,12 @@ func NewRunServiceClient(httpClient connect.HTTPClient, baseURL string, opts ...
 			connect.WithSchema(runServiceMethods.ByName("Exec")),
 			connect.WithClientOptions(opts...),
 		),
+		attach: connect.NewClient[v1.AttachRequest, v1.AttachResponse](
+			httpClient,
+			baseURL+RunServiceAttachProcedure,
+			connect.WithSchema(runServiceMethods.ByName("Attach")),
+			connect.WithClientOptions(opts...),
+		),
 		copyFrom: connect.NewClient[v1.CopyFromRequest, v1.CopyFromResponse](
 			httpClient,
 			baseURL+RunServiceCopyFromProcedure,
@@ -187,6 +199,7 @@ type runServiceClient struct {
 	logs     *connect.Client[v1.LogsRequest, v1.LogsResponse]
 	wait     *connect.Client[v1.WaitRunRequest, v1.WaitRunResponse]
 	exec     *connect.Client[v1.ExecRequest, v1.ExecResponse]
+	attach   *connect.Client[v1.AttachRequest, v1.AttachResponse]
 	copyFrom *connect.Client[v1.CopyFromRequest, v1.CopyFromResponse]
 	explain  *connect.Client[v1.ExplainRunRequest, v1.ExplainRunResponse]
 }
@@ -256,6 +269,11 @@ func (c *runServiceClient) Exec(ctx context.Context) (*connect.BidiStreamForClie
 	return c.exec.CallBidiStreamSimple(ctx)
 }
 
+// Attach calls errand.v1.RunService.Attach.
+func (c *runServiceClient) Attach(ctx context.Context) (*connect.BidiStreamForClientSimple[v1.AttachRequest, v1.AttachResponse], error) {
+	return c.attach.CallBidiStreamSimple(ctx)
+}
+
 // CopyFrom calls errand.v1.RunService.CopyFrom.
 func (c *runServiceClient) CopyFrom(ctx context.Context, req *v1.CopyFromRequest) (*connect.ServerStreamForClient[v1.CopyFromResponse], error) {
 	return c.copyFrom.CallServerStream(ctx, connect.NewRequest(req))
@@ -299,6 +317,10 @@ type RunServiceHandler interface {
 	// Run a command beside that of a run that is running, in the same sandbox. It ends
 	// with the call, and with the run. Needs HTTP/2.
 	Exec(context.Context, *connect.BidiStream[v1.ExecRequest, v1.ExecResponse]) error
+	// Attach gives a run's command input, signals and the size of its terminal, from when
+	// it runs until the run has ended or the caller leaves. What the command writes is in
+	// its log. A run of the trigger CONSOLE ends when nobody is attached to it. Needs HTTP/2.
+	Attach(context.Context, *connect.BidiStream[v1.AttachRequest, v1.AttachResponse]) error
 	// Copy a file or a directory out of a run that is running.
 	CopyFrom(context.Context, *v1.CopyFromRequest, *connect.ServerStream[v1.CopyFromResponse]) error
 	// Explain says why a run is where it is, or how it came to its end. What its record
@@ -367,6 +389,12 @@ func NewRunServiceHandler(svc RunServiceHandler, opts ...connect.HandlerOption) 
 		connect.WithSchema(runServiceMethods.ByName("Exec")),
 		connect.WithHandlerOptions(opts...),
 	)
+	runServiceAttachHandler := connect.NewBidiStreamHandler(
+		RunServiceAttachProcedure,
+		svc.Attach,
+		connect.WithSchema(runServiceMethods.ByName("Attach")),
+		connect.WithHandlerOptions(opts...),
+	)
 	runServiceCopyFromHandler := connect.NewServerStreamHandlerSimple(
 		RunServiceCopyFromProcedure,
 		svc.CopyFrom,
@@ -399,6 +427,8 @@ func NewRunServiceHandler(svc RunServiceHandler, opts ...connect.HandlerOption) 
 			runServiceWaitHandler.ServeHTTP(w, r)
 		case RunServiceExecProcedure:
 			runServiceExecHandler.ServeHTTP(w, r)
+		case RunServiceAttachProcedure:
+			runServiceAttachHandler.ServeHTTP(w, r)
 		case RunServiceCopyFromProcedure:
 			runServiceCopyFromHandler.ServeHTTP(w, r)
 		case RunServiceExplainProcedure:
@@ -446,6 +476,10 @@ func (UnimplementedRunServiceHandler) Wait(context.Context, *v1.WaitRunRequest) 
 
 func (UnimplementedRunServiceHandler) Exec(context.Context, *connect.BidiStream[v1.ExecRequest, v1.ExecResponse]) error {
 	return connect.NewError(connect.CodeUnimplemented, errors.New("errand.v1.RunService.Exec is not implemented"))
+}
+
+func (UnimplementedRunServiceHandler) Attach(context.Context, *connect.BidiStream[v1.AttachRequest, v1.AttachResponse]) error {
+	return connect.NewError(connect.CodeUnimplemented, errors.New("errand.v1.RunService.Attach is not implemented"))
 }
 
 func (UnimplementedRunServiceHandler) CopyFrom(context.Context, *v1.CopyFromRequest, *connect.ServerStream[v1.CopyFromResponse]) error {

@@ -1,0 +1,235 @@
+package client
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io"
+	"sync"
+	"sync/atomic"
+
+	"connectrpc.com/connect"
+
+	"github.com/errand-run/errand/api/codes"
+	errandv1 "github.com/errand-run/errand/messages/errand/v1"
+)
+
+// Attach is somebody who gives a run's command input. What the command writes is in
+// the run's log.
+type Attach struct {
+	// Run is its id or a beginning of it that no other run's has.
+	Run string
+	// Take takes the input from whoever has it.
+	Take bool
+	// Stdin is nil for none. At its end the command sees the end of its input, for good,
+	// unless it has a terminal; another error ends the call with it and tells the command
+	// nothing. It may still be read of when the call has returned, until it ends.
+	Stdin io.Reader
+	// Typed is for a person, who sees what was lost: the call goes on after a break in
+	// which the last of the input may have been. Without, it ends with InputLostError.
+	Typed bool
+	// Resizes bring the size of the terminal when it changes, the first of them the size
+	// that it has; Signals what the command's process group is sent. Either may be nil.
+	Resizes <-chan *errandv1.TerminalSize
+	Signals <-chan int32
+	// Open is called when the command can be given something: when it runs, and after
+	// each break, with how many bytes may have been lost. It may be nil.
+	Open func(again bool, unsure int64)
+}
+
+// piecesAhead is how many pieces of the input are read before they can be sent.
+const piecesAhead = 16
+
+// InputLostError says that a connection broke when input was on its way.
+type InputLostError struct {
+	// Unsure is how many of the last bytes the command may have been given, or not.
+	Unsure int64
+	// Err is how the connection broke.
+	Err error
+}
+
+// Error implements error.
+func (e *InputLostError) Error() string {
+	return fmt.Sprintf("the connection broke, and the last %d bytes of the input may not have reached the command: %v", e.Unsure, e.Err)
+}
+
+// Unwrap returns how the connection broke.
+func (e *InputLostError) Unwrap() error { return e.Err }
+
+// Attach gives the run's command input from when it runs until the run has ended, and
+// returns nil then. It goes on after lost connections and restarts of the node. When
+// the context ends the run goes on, unless it is a CONSOLE one and nobody attaches again
+// within 15 s. The connection must speak HTTP/2, as a node does.
+func (c *Client) Attach(ctx context.Context, attach Attach) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	a := &attaching{
+		c: c, t: c.trial("attach to run " + attach.Run), attach: attach,
+		start: &errandv1.AttachStart{Id: attach.Run, Client: rand.Text(), Take: attach.Take},
+	}
+	if attach.Stdin != nil {
+		a.pieces = make(chan piece, piecesAhead)
+		go read(ctx, attach.Stdin, a.pieces)
+	}
+	for {
+		err := a.once(ctx)
+		switch {
+		case err == nil, a.failed != nil:
+			return a.failed
+		case ctx.Err() != nil:
+			return ended(ctx, a.t.op, err)
+		}
+		a.unsure += a.sent - a.taken.Load()
+		a.sent = 0
+		a.taken.Store(0)
+		if a.unsure > 0 && !attach.Typed {
+			return &InputLostError{Unsure: a.unsure, Err: c.failure(a.t.op, err)}
+		}
+		err = a.t.next(ctx, err)
+		if a.opened && CodeOf(err) == codes.RunTerminal {
+			return nil // it ended when nobody was connected
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+// piece is some input, or why there is no more.
+type piece struct {
+	data []byte
+	err  error
+}
+
+// read brings what there is to read until the context ends.
+func read(ctx context.Context, from io.Reader, to chan<- piece) {
+	for {
+		buffer := make([]byte, inputPieceMax)
+		n, err := from.Read(buffer)
+		for _, p := range []piece{{data: buffer[:n]}, {err: err}} {
+			if len(p.data) == 0 && p.err == nil {
+				continue
+			}
+			select {
+			case to <- p:
+			case <-ctx.Done():
+				return
+			}
+		}
+		if err != nil {
+			return
+		}
+	}
+}
+
+// attaching is a call of Attach over as many connections as it takes.
+type attaching struct {
+	c      *Client
+	t      *trial
+	attach Attach
+	start  *errandv1.AttachStart
+	pieces chan piece
+	// opened: there was an open before.
+	opened bool
+	// size is the last one that was brought, over: the input has had its end.
+	size *errandv1.TerminalSize
+	over bool
+	// failed is why the input ended, if that ends the call.
+	failed error
+	// sent counts the bytes of this connection, taken those that are known to be on
+	// their way to the command. unsure are those of earlier ones that may be.
+	sent, unsure int64
+	taken        atomic.Int64
+}
+
+// once is attached over one connection. It returns nil when the run has ended.
+func (a *attaching) once(ctx context.Context) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	stream, err := a.c.duplex.Attach(ctx)
+	if err != nil {
+		return err
+	}
+	defer endWith(ctx, stream)()
+	var feeding sync.WaitGroup
+	defer func() { cancel(); feeding.Wait(); _ = stream.CloseResponse() }()
+	// What can not be sent shows in what is received.
+	_ = stream.Send(&errandv1.AttachRequest{Start: a.start})
+	for {
+		message, err := stream.Receive()
+		if errors.Is(err, io.EOF) {
+			err = io.ErrUnexpectedEOF
+		}
+		if err != nil {
+			return err
+		}
+		a.t.heard()
+		switch {
+		case message.GetEnded():
+			return nil
+		case message.GetOpen():
+			if a.attach.Open != nil {
+				a.attach.Open(a.opened, a.unsure)
+			}
+			a.unsure = 0
+			// Only the first one takes it: who has taken it since has it.
+			a.opened, a.start.Take = true, false
+			feeding.Go(func() {
+				if a.feed(ctx, stream) {
+					cancel()
+				}
+			})
+		case message.GetTaken() > 0:
+			a.taken.Store(message.GetTaken())
+		}
+	}
+}
+
+type attachStream = connect.BidiStreamForClientSimple[errandv1.AttachRequest, errandv1.AttachResponse]
+
+// feed sends what there is to send until the connection or the context ends. It returns
+// true when the input has ended in a way that ends the call.
+func (a *attaching) feed(ctx context.Context, stream *attachStream) bool {
+	if a.size != nil && stream.Send(&errandv1.AttachRequest{Resize: a.size}) != nil {
+		return false
+	}
+	if a.over && stream.Send(&errandv1.AttachRequest{End: true}) != nil {
+		return false
+	}
+	for {
+		var message *errandv1.AttachRequest
+		select {
+		case size, ok := <-a.attach.Resizes:
+			if !ok {
+				a.attach.Resizes = nil
+				continue
+			}
+			a.size = size
+			message = &errandv1.AttachRequest{Resize: size}
+		case signal, ok := <-a.attach.Signals:
+			if !ok {
+				a.attach.Signals = nil
+				continue
+			}
+			message = &errandv1.AttachRequest{Signal: signal}
+		case p := <-a.pieces:
+			switch {
+			case errors.Is(p.err, io.EOF):
+				a.over, a.pieces = true, nil
+				message = &errandv1.AttachRequest{End: true}
+			case p.err != nil:
+				a.failed = p.err
+				return true
+			default:
+				a.sent += int64(len(p.data))
+				message = &errandv1.AttachRequest{Stdin: p.data}
+			}
+		case <-ctx.Done():
+			return false
+		}
+		if stream.Send(message) != nil {
+			return false
+		}
+	}
+}
