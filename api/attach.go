@@ -49,7 +49,7 @@ func (c *checker) input(trigger errandv1.Trigger, spec *recordv1.Spec) {
 	if spec.GetDriver() == driverNull {
 		c.add(field, "can not be given with the null driver, which runs no command")
 	}
-	if spec.GetRetry() != nil {
+	if spec.GetRetry() != nil && unattended(trigger) {
 		c.add(field, "can not be given together with spec.retry: what one attempt has read is gone for the next")
 	}
 }

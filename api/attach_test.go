@@ -381,7 +381,7 @@ func TestConsoleIsToldThatItsClientIsThere(t *testing.T) {
 	ctx, leave := context.WithCancel(r.ctx)
 	ended := attached(ctx, t, c, client.Attach{Run: insideRun})
 	leave()
-	<-ended
+	_ = <-ended // the context's
 	if told() != 0 {
 		t.Error("a run that goes on without its client was told of it")
 	}
@@ -396,7 +396,7 @@ func TestConsoleIsToldThatItsClientIsThere(t *testing.T) {
 		}
 	}
 	leave()
-	<-ended
+	_ = <-ended // the context's
 }
 
 func TestInputIsCheckedWhenARunIsMade(t *testing.T) {

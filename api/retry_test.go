@@ -65,6 +65,7 @@ func TestRetryIsCheckedAndItsDefaultsAreFilledIn(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			request := validRequest()
 			request.Spec.Retry, request.Trigger = test.retry, test.trigger
+			request.Spec.Stdin = test.trigger == errandv1.Trigger_TRIGGER_CONSOLE
 			got, violations := resolve(request, allDrivers, testNowMs)
 			if test.refused != "" {
 				if len(violations) != 1 || !strings.Contains(violations[0].Field+": "+violations[0].Text, test.refused) {

@@ -63,7 +63,7 @@ func (a *app) attach(ctx context.Context, id string, flags attachFlags) error {
 	if flags.tail < 1 || flags.tail > math.MaxInt32 {
 		return usage("--tail %d: must be 1 or more", flags.tail)
 	}
-	keys, err := parseKeys("--detach-keys", flags.detachKeys)
+	keys, err := parseKeys(flags.detachKeys)
 	if err != nil {
 		return err
 	}
@@ -80,7 +80,7 @@ func (a *app) attach(ctx context.Context, id string, flags attachFlags) error {
 		f.hint = "'errand logs " + run.GetId() + "' shows what it wrote, 'errand show " + run.GetId() + "' how it ended."
 		return f
 	}
-	t := &attendance{app: a, c: c, tail: int32(flags.tail)} //nolint:gosec // checked above
+	t := &attendance{app: a, c: c, tail: int32(flags.tail)}
 	hasInput := run.GetSpec().GetStdin() || run.GetSpec().GetTerminal()
 	switch {
 	case flags.noStdin:

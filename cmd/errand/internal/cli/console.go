@@ -31,7 +31,7 @@ again. 'errand attach --take RUN' takes it over.`,
   errand console --driver process -- bash`,
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			keys, err := parseKeys("--detach-keys", detachKeys)
+			keys, err := parseKeys(detachKeys)
 			if err != nil {
 				return err
 			}

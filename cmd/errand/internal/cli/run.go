@@ -240,7 +240,7 @@ func splitAtDash(path string, args []string, dash int, driver string) (image str
 }
 
 func (a *app) run(ctx context.Context, request *errandv1.CreateRunRequest, flags runFlags) error {
-	keys, err := parseKeys("--detach-keys", flags.detachKeys)
+	keys, err := parseKeys(flags.detachKeys)
 	if err != nil {
 		return err
 	}

@@ -217,7 +217,7 @@ func (k *keyReader) add(key byte) bool {
 }
 
 // parseKeys reads keys as in "ctrl-p,ctrl-q"; "none" is no keys.
-func parseKeys(flag, text string) ([]byte, error) {
+func parseKeys(text string) ([]byte, error) {
 	if text == "none" {
 		return nil, nil
 	}
@@ -226,7 +226,7 @@ func parseKeys(flag, text string) ([]byte, error) {
 		letter, isControl := strings.CutPrefix(name, "ctrl-")
 		switch {
 		case len(letter) != 1 || letter[0] <= ' ' || letter[0] > '~':
-			return nil, usage("%s %q: must be keys such as ctrl-p,ctrl-q or x, or none", flag, text)
+			return nil, usage("--detach-keys %q: must be keys such as ctrl-p,ctrl-q or x, or none", text)
 		case !isControl:
 			keys = append(keys, letter[0])
 		case letter[0] >= 'a' && letter[0] <= 'z':
@@ -234,7 +234,7 @@ func parseKeys(flag, text string) ([]byte, error) {
 		case letter[0] >= '@' && letter[0] <= '_':
 			keys = append(keys, letter[0]-'@')
 		default:
-			return nil, usage("%s %q: ctrl- goes with a letter or one of @ [ \\ ] ^ _", flag, text)
+			return nil, usage("--detach-keys %q: ctrl- goes with a letter or one of @ [ \\ ] ^ _", text)
 		}
 	}
 	return keys, nil

@@ -66,12 +66,12 @@ func TestDetachKeysAreParsed(t *testing.T) {
 	for text, want := range map[string]string{
 		"ctrl-p,ctrl-q": "\x10\x11", "x": "x", "ctrl-a,d": "\x01d", "ctrl-[": "\x1b", "ctrl-@": "\x00", "none": "", "~": "~",
 	} {
-		if keys, err := parseKeys("--detach-keys", text); err != nil || string(keys) != want {
+		if keys, err := parseKeys(text); err != nil || string(keys) != want {
 			t.Errorf("%q: %q, %v; want %q", text, keys, err, want)
 		}
 	}
 	for _, text := range []string{"", "ctrl-", "ctrl-pq", "ctrl-1", "abc", "a,,b", "\x01", " ", "ctrl-p,"} {
-		if keys, err := parseKeys("--detach-keys", text); err == nil {
+		if keys, err := parseKeys(text); err == nil {
 			t.Errorf("%q: %q", text, keys)
 		}
 	}
