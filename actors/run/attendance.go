@@ -15,7 +15,7 @@ import (
 const attendGrace = 15 * time.Second
 
 // byAttendance is who cancels a run whose client has gone.
-const byAttendance = "errand, since its client has gone"
+const byAttendance = "errand (its client has gone)"
 
 // attendance is what an activation knows of the client of an attended run. It is in
 // memory only: another activation has heard nobody yet, and gives the client the whole

@@ -81,7 +81,7 @@ func TestConsoleEndsWithItsClient(t *testing.T) {
 			b.passTo(last + attendGrace + time.Second)
 			run := b.record()
 			if test.ended {
-				if run.GetStatus() != recordv1.Status_STATUS_CANCELED || !strings.Contains(run.GetMessage(), "its client has gone") {
+				if run.GetStatus() != recordv1.Status_STATUS_CANCELED || !strings.Contains(run.GetMessage(), "its client has gone)") {
 					t.Errorf("after the grace it is %v", run)
 				}
 				return

@@ -137,7 +137,7 @@ func (w *world) holds(run *recordv1.Run, seen Unrecorded, history []Event, c Cau
 	case CauseStartDeadline:
 		return c.At == startDeadline(run)
 	case CauseAsked:
-		return run.GetWish() != nil && (run.GetWish().GetReason() != recordv1.Reason_REASON_CANCELED || w.canceled) &&
+		return run.GetWish() != nil && (run.GetWish().GetReason() != recordv1.Reason_REASON_CANCELED || w.canceled || w.console && run.GetWish().GetBy() == byAttendance) &&
 			happened(func(e Event) bool { return e.Kind == eventStop && e.At == c.At })
 	case CausePlaced, CauseRunning:
 		return c.Node == run.GetPlacement().GetNode() && happened(func(e Event) bool {
