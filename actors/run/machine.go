@@ -328,7 +328,7 @@ func (m *Machine) look(now actors.Instant, r request, d decision) {
 	}
 	m.endRoundOf(now, r, d)
 	if w, ok := r.(wake); ok && w.shard != nil {
-		m.awake(*w.shard, w.node, again)
+		m.awake(*w.shard, w.node, beforeStartDeadline(now, m.snapshot.run, again))
 	}
 }
 

@@ -78,6 +78,19 @@ func timeoutLongPassed(now actors.Instant, run *recordv1.Run) bool {
 	return at > 0 && now.WallHealthy && now.Milli() >= at
 }
 
+// beforeStartDeadline bounds for how long a run that waits is left alone: its start
+// deadline may come before what it waits for.
+func beforeStartDeadline(now actors.Instant, run *recordv1.Run, wait time.Duration) time.Duration {
+	at := startDeadline(run)
+	if p := phaseOf(run); p != waiting && p != placed || at == 0 || wait <= 0 || run.GetWish() != nil {
+		return wait
+	}
+	if left := untilMilli(now, at); left > 0 {
+		return min(wait, left)
+	}
+	return wait
+}
+
 // startOf is when a command started, given what its node says. The backup of the
 // timeout counts from it, so a node whose clock was set back must not date it before
 // its placement, nor one that is far ahead long after the present: what can not be is

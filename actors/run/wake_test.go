@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/errand-run/errand/actors"
+	actorv1 "github.com/errand-run/errand/messages/errand/actor/v1"
 	recordv1 "github.com/errand-run/errand/messages/errand/record/v1"
 )
 
@@ -43,5 +44,34 @@ func TestNoClockThatWasSetKeepsARunFromBeingLookedAt(t *testing.T) {
 				t.Errorf("%v, want %v", c.got, c.want)
 			}
 		})
+	}
+}
+
+// What holds a run up keeps nobody from looking at it when its start deadline has come.
+func TestRunThatIsHeldIsLookedAtWhenItsStartDeadlineComes(t *testing.T) {
+	b := newBench(t, true, "n1")
+	deadline := time.Duration(b.record().GetSpec().GetStartDeadlineMs()) * time.Millisecond
+	if deadline < time.Minute {
+		t.Fatalf("its start deadline is %s", deadline)
+	}
+	const left = 3 * time.Second
+	b.now = at(deadline - left)
+	for range 2 { // the second refusal is no news, so nothing is written
+		b.machine.askAgain = 0
+		b.receive(&actorv1.Wake{Run: testID})
+		b.reserved("n1", false, 0)
+		b.land()
+	}
+	b.tells = nil
+	b.wake()
+	_, message := b.told()
+	if awake, ok := message.(*actorv1.Awake); !ok || awake.GetInMs() <= 0 || awake.GetInMs() > left.Milliseconds() {
+		t.Errorf("%s before its start deadline it answers %v", left, message)
+	}
+	b.now = at(deadline)
+	b.wake()
+	b.land()
+	if run := b.record(); run.GetReason() != recordv1.Reason_REASON_START_DEADLINE {
+		t.Errorf("the run is %v", run)
 	}
 }
