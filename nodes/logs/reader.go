@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"math"
 	"os"
 	"time"
 )
@@ -76,6 +77,9 @@ type Reader struct {
 	ended  bool
 	// seen tells that the log existed at some time.
 	seen bool
+	// until is where the log ended when it was opened, beyond which only Follow reads: who
+	// writes faster than it is read would keep a reader for ever.
+	until int64
 }
 
 // OpenReader opens the log of a path. A log that does not exist is empty.
@@ -83,7 +87,13 @@ func OpenReader(path string, opts Options) (*Reader, error) {
 	if opts.Offset < 0 || opts.Tail < 0 {
 		return nil, errors.New("open log: negative offset or tail")
 	}
-	r := &Reader{path: path, opts: opts, offset: opts.Offset}
+	r := &Reader{path: path, opts: opts, offset: opts.Offset, until: math.MaxInt64}
+	if !opts.Follow {
+		var err error
+		if r.until, err = endOf(path); err != nil {
+			return nil, fmt.Errorf("open log: %w", err)
+		}
+	}
 	if opts.Tail > 0 {
 		offset, err := tailOffset(path, min(opts.Tail, MaxTail))
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -92,6 +102,27 @@ func OpenReader(path string, opts Options) (*Reader, error) {
 		r.offset = offset
 	}
 	return r, nil
+}
+
+// endOf is the offset at which a log ends now.
+func endOf(path string) (int64, error) {
+	there, err := segments(path)
+	if len(there) == 0 || err != nil {
+		return 0, ignoreAbsence(err)
+	}
+	last := there[len(there)-1]
+	info, err := os.Stat(last.path)
+	if err != nil {
+		return last.start, ignoreAbsence(err)
+	}
+	return last.start + info.Size(), nil
+}
+
+func ignoreAbsence(err error) error {
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	return err
 }
 
 // Next returns the next chunk; its data is valid until the next call. At the end it
@@ -163,6 +194,9 @@ func (r *Reader) step() (chunk Chunk, ok bool, err error) {
 			}
 			// It may already stand within a record.
 			continue
+		}
+		if r.offset >= r.until {
+			return Chunk{}, false, nil
 		}
 		h, record, err := r.record()
 		if err != nil {
