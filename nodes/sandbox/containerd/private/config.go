@@ -13,9 +13,9 @@ import (
 )
 
 const (
-	// SocketBytesMax bounds a socket's path: the kernel allows 107 bytes, and
-	// containerd adds ".ttrpc" for its second socket.
-	SocketBytesMax = 100
+	// SocketBytesMax bounds a socket's path: containerd 1.6 refuses more than 104 bytes,
+	// and adds ".ttrpc" for its second socket.
+	SocketBytesMax = 98
 	// shortSocketDir holds the sockets of nodes whose own directory's path is too
 	// long for one.
 	shortSocketDir = "/run/errand"
