@@ -18,7 +18,7 @@ var placementAllocations = []struct {
 	want uint64
 }{
 	{"reserve", 5},
-	{"told to start", 40},
+	{"told to start", 39},
 	{"created", 11},
 	{"starting journaled", 3},
 	{"started", 16},

@@ -118,7 +118,10 @@ type Machine struct {
 	ahead        []*placement
 	acknowledged map[string]*placement
 	orphans      map[string]*orphan
-	whenEmpty    func()
+	// strays are the sandboxes of each driver that the last sweep found and could not
+	// account for.
+	strays    map[string]map[string]bool
+	whenEmpty func()
 
 	counts     [classCount]int64
 	journalErr error
@@ -145,6 +148,7 @@ func NewMachine(config MachineConfig) *Machine {
 		reservations: map[PlacementKey]*reservation{},
 		acknowledged: map[string]*placement{},
 		orphans:      map[string]*orphan{},
+		strays:       map[string]map[string]bool{},
 	}
 }
 

@@ -78,6 +78,7 @@ func (m *Machine) adopted(found map[string]survivor) {
 	if m.fenced() || m.overdue(0) {
 		m.latch("its session ended while it was away")
 	}
+	m.sweepLater()
 	m.reach(PhaseAdopted)
 }
 
@@ -152,6 +153,23 @@ func (m *Machine) missing(p *placement) {
 	m.log(actors.LogWarn, "sandbox that the journal knows is not there", "run", p.key.Run, "attempt", p.key.Attempt, "sandbox", p.id,
 		"driver", p.entry.GetDriver(), "started on boot", p.entry.GetBootId(), "told as", records.Word(end.GetReason()))
 	m.exit(p, end)
+}
+
+// afterReboot says of an end that nobody saw that the machine went down with it, where
+// it did: what an operator looks for first. Nothing that runs outlives a reboot.
+func (m *Machine) afterReboot(p *placement, exit *recordv1.Exit) {
+	before := p.entry.GetBootId()
+	if exit.Code != nil || before == "" || before == m.config.BootID {
+		return
+	}
+	boots := "the machine was restarted (its boot id was " + before + " and is " + m.config.BootID + ")"
+	switch exit.GetReason() {
+	case recordv1.Reason_REASON_SANDBOX_LOST:
+		exit.Message = clip("the sandbox was lost: " + boots)
+	case recordv1.Reason_REASON_START_UNKNOWN:
+		exit.Message = clip(boots + " while the start was under way; the command may have run")
+	default:
+	}
 }
 
 // foreignEnd is that of a placement in whose name another sandbox was found.

@@ -96,6 +96,7 @@ func (m *Machine) exit(p *placement, exit *recordv1.Exit) {
 	if exit.Code != nil && p.seen.Slain && untouched(p) {
 		exit = slain(exit)
 	}
+	m.afterReboot(p, exit)
 	if exit.GetAt() == 0 {
 		exit.At = m.now.Milli()
 	}
@@ -117,6 +118,7 @@ func (m *Machine) exit(p *placement, exit *recordv1.Exit) {
 	if observed && p.seen.Settled {
 		exit.Leftover, exit.LogComplete = p.seen.Leftover, p.seen.LogComplete
 		p.emptied, p.flushed = true, true
+		m.warnOfLog(p)
 	}
 	m.persist(p, func() {
 		p.durable, p.journaled = true, true
@@ -227,8 +229,18 @@ func (m *Machine) flush(p *placement) {
 	m.do(SandboxOp{Verb: VerbFlush, Driver: p.entry.GetDriver(), ID: p.id}, func(result SandboxResult) {
 		p.entry.Exit.LogComplete = result.Err == nil && result.Complete
 		p.flushed = true
+		m.warnOfLog(p)
 		m.tellEnd(p)
 	})
+}
+
+// warnOfLog says that the log of a command whose end was seen is not all that it wrote:
+// it was more than the limit, the disk is full or fails, or somebody has killed the
+// logger.
+func (m *Machine) warnOfLog(p *placement) {
+	if exit := p.entry.GetExit(); exit.Code != nil && !exit.GetLogComplete() {
+		m.log(actors.LogWarn, "log of a run is not complete", "run", p.key.Run, "attempt", p.key.Attempt)
+	}
 }
 
 // void journals that a placement never started.

@@ -57,6 +57,10 @@ func TestRestartGoesOnWhereTheJournalIs(t *testing.T) {
 			name: "rebooted while it ran", state: "running",
 			meanwhile: func(s *station) { delete(s.boxes, id); s.boot = "boot-2" }, reason: recordv1.Reason_REASON_SANDBOX_LOST,
 		},
+		{
+			name: "rebooted during the start", state: "starting",
+			meanwhile: func(s *station) { delete(s.boxes, id); s.boot = "boot-2" }, reason: recordv1.Reason_REASON_START_UNKNOWN,
+		},
 		{name: "rebooted before the start", state: "creating", meanwhile: func(s *station) { s.boot = "boot-2" }, void: true},
 		{name: "exited and not acknowledged", state: "reporting", code: 143},
 		{name: "a stop whose signal was not answered for", state: "stopping", meanwhile: func(s *station) { s.end(id, 143, 15) }, code: 143},
@@ -92,6 +96,10 @@ func TestRestartGoesOnWhereTheJournalIs(t *testing.T) {
 				exit := heard[*actorv1.Exited](s).GetExit()
 				if exit.GetReason() != test.reason || exit.GetCode() != test.code || (exit.Code == nil) != (test.reason != 0) {
 					t.Errorf("exit %v", exit)
+				}
+				boots := "its boot id was boot-1 and is boot-2"
+				if rebooted := s.boot == "boot-2" && exit.Code == nil; rebooted != strings.Contains(exit.GetMessage(), boots) {
+					t.Errorf("the end is told as %q", exit.GetMessage())
 				}
 				if strings.Contains(test.name, "stop") && !exit.GetStopDelivered() {
 					t.Errorf("the stop is not told: %v", exit)
