@@ -22,6 +22,8 @@ type logPrinter struct {
 	// gap says where bytes are missing, and gaps is how often it did.
 	gap  func(bytes int64)
 	gaps int
+	// wrote tells that there was something to show.
+	wrote bool
 }
 
 // stampForm is RFC 3339 with nanoseconds of a fixed width, so that columns align
@@ -82,6 +84,7 @@ func (p *logPrinter) flush(stream errandv1.Stream) error {
 	if len(p.buffer) == 0 {
 		return nil
 	}
+	p.wrote = true
 	target := p.stdout
 	if stream == errandv1.Stream_STREAM_STDERR {
 		target = p.stderr

@@ -93,11 +93,12 @@ func (a *app) logs(ctx context.Context, cmd *cobra.Command, id string, flags log
 		err = reading.read(ctx)
 	}
 	end := reading.end
-	if err != nil || end == nil || end.GetComplete() {
+	if err != nil || end == nil || end.GetComplete() && printer.wrote {
 		return err
 	}
 	if found, err = c.get(ctx, request.GetId()); err == nil {
 		a.noteIncomplete(found, request.GetAttempt(), end, printer)
+		a.noteNeverRan(found, request.GetAttempt())
 	}
 	return err
 }
@@ -165,6 +166,24 @@ func parseStream(name string) (errandv1.Stream, error) {
 		return errandv1.Stream_STREAM_STDERR, nil
 	default:
 		return 0, usage("--stream %q: must be stdout or stderr", name)
+	}
+}
+
+// noteNeverRan says why there is nothing to show of an attempt whose command was not
+// started: silence would look like a command that had nothing to say.
+func (a *app) noteNeverRan(run *errandv1.Run, attempt int32) {
+	reason, message, ended := run.GetReason(), run.GetMessage(), terminal(run.GetStatus())
+	for _, tried := range run.GetAttempts() {
+		if tried.GetNumber() != attempt {
+			continue
+		}
+		if tried.GetStartedAt() != nil {
+			return
+		}
+		reason, message, ended = tried.GetReason(), tried.GetMessage(), terminal(tried.GetStatus())
+	}
+	if ended {
+		a.note("run %s wrote nothing, for its command was not started: %s: %s", run.GetId(), reasonWord(reason), message)
 	}
 }
 
