@@ -25,6 +25,8 @@ type disk struct {
 	refusal syscall.Errno
 	// gone is closed when writes and syncs may go on, nil while they may.
 	gone chan struct{}
+	// opening is closed when files may be opened, nil while they may.
+	opening chan struct{}
 	// held counts the syncs that met the delay, the refusal or the standstill,
 	// writes included.
 	held int
@@ -65,6 +67,7 @@ func newDisk(t *testing.T) *disk {
 	}
 	t.Cleanup(func() {
 		d.comeBack()
+		d.holdOpens(false)
 		if err := server.Unmount(); err != nil {
 			t.Error(err)
 		}
@@ -136,6 +139,19 @@ func (d *disk) comeBack() {
 	}
 }
 
+// holdOpens lets every opening of a file wait, until it is told otherwise.
+func (d *disk) holdOpens(on bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.opening != nil {
+		close(d.opening)
+		d.opening = nil
+	}
+	if on {
+		d.opening = make(chan struct{})
+	}
+}
+
 // met is how many writes and syncs met trouble.
 func (d *disk) met() int {
 	d.mu.Lock()
@@ -188,6 +204,16 @@ func (n *diskNode) Create(ctx context.Context, name string, flags, mode uint32, 
 
 // Open implements fs.NodeOpener.
 func (n *diskNode) Open(ctx context.Context, flags uint32) (fs.FileHandle, uint32, syscall.Errno) {
+	n.disk.mu.Lock()
+	opening := n.disk.opening
+	n.disk.mu.Unlock()
+	if opening != nil {
+		select {
+		case <-opening:
+		case <-ctx.Done():
+			return nil, 0, syscall.EINTR
+		}
+	}
 	file, fuseFlags, errno := n.LoopbackNode.Open(ctx, flags)
 	return n.wrap(file, errno), fuseFlags, errno
 }

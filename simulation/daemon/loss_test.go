@@ -4,6 +4,7 @@ import (
 	"context"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -39,7 +40,7 @@ func TestStartThatIsRefusedLeavesTheCommandRunning(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			r := runNode(t, append([]string{"--dev", "--drivers", "process", "--data", n.data, "--listen", "127.0.0.1:0"}, test.flags...)...)
+			r := runNode(t, slices.Concat(n.flags, []string{"--data", n.data, "--listen", "127.0.0.1:0"}, test.flags)...)
 			for _, word := range test.says {
 				if r.code == 0 || !strings.Contains(r.stderr, word) {
 					t.Errorf("code %d, stderr %q; want %q", r.code, r.stderr, word)

@@ -19,6 +19,16 @@ import (
 // pidOf finds the process whose command line holds all words.
 func pidOf(t *testing.T, words ...string) int {
 	t.Helper()
+	pid, ok := findProcess(t, words...)
+	if !ok {
+		t.Fatalf("no process of %q", words)
+	}
+	return pid
+}
+
+// findProcess is pidOf where there may be none.
+func findProcess(t *testing.T, words ...string) (pid int, ok bool) {
+	t.Helper()
 	all, err := filepath.Glob("/proc/[0-9]*/cmdline")
 	if err != nil {
 		t.Fatal(err)
@@ -36,11 +46,10 @@ find:
 		}
 		pid, err := strconv.Atoi(filepath.Base(filepath.Dir(path)))
 		if err == nil {
-			return pid
+			return pid, true
 		}
 	}
-	t.Fatalf("no process of %q", words)
-	return 0
+	return 0, false
 }
 
 // commandOf is the process that a run's command was started as, which is a sleep.

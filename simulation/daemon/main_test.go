@@ -76,6 +76,8 @@ type node struct {
 	data  string
 	flags []string
 	log   *logText
+	// binary is started instead of errand-node as it was built here, unless empty.
+	binary string
 }
 
 // logText gathers a daemon's log while tests read it.
@@ -101,10 +103,20 @@ func (l *logText) String() string {
 // the test ends.
 func startNode(t *testing.T, flags ...string) *node {
 	t.Helper()
+	return startNodeOf(t, "", flags...)
+}
+
+// startNodeOf starts a daemon of a binary, errand-node as it was built here when empty.
+func startNodeOf(t *testing.T, binary string, flags ...string) *node {
+	t.Helper()
 	if !slices.Contains(flags, "--drivers") {
 		flags = append(flags, "--drivers", "process")
 	}
-	n := &node{data: t.TempDir(), flags: append(flags, "--dev")}
+	if !slices.Contains(flags, "--runtime-dir") {
+		// What a node leaves there for its next start would stay on the machine.
+		flags = append(flags, "--runtime-dir", t.TempDir())
+	}
+	n := &node{data: t.TempDir(), flags: append(flags, "--dev"), binary: binary}
 	n.start(t)
 	t.Cleanup(func() {
 		if n.Daemon == nil {
@@ -126,6 +138,9 @@ func (n *node) start(t *testing.T) {
 	options := daemon.Options{
 		Binary: filepath.Join(binaries, "errand-node"), Data: n.data, Stderr: n.log,
 		Flags: append([]string{"--sandbox-init", filepath.Join(binaries, "sandbox-init")}, n.flags...),
+	}
+	if n.binary != "" {
+		options.Binary = n.binary
 	}
 	if n.Daemon != nil {
 		options.Listen = strings.TrimPrefix(n.Address, "http://")

@@ -14,7 +14,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/errand-run/errand/cluster/records"
 	errandv1 "github.com/errand-run/errand/messages/errand/v1"
+	"github.com/errand-run/errand/simulation/daemon/leftover"
 )
 
 // shown is what the tests read of `errand show -o json`.
@@ -23,6 +25,7 @@ type shown struct {
 	Status    string    `json:"status"`
 	Reason    string    `json:"reason"`
 	Message   string    `json:"message"`
+	QueuedAt  time.Time `json:"queuedAt"`
 	StartedAt time.Time `json:"startedAt"`
 	EndedAt   time.Time `json:"endedAt"`
 	ExitCode  *int      `json:"exitCode"`
@@ -37,6 +40,32 @@ type shown struct {
 		Reason      string    `json:"reason"`
 		ExitCode    *int      `json:"exitCode"`
 	} `json:"attempts"`
+}
+
+// event is what the tests read of one in `errand events -o json`.
+type event struct {
+	At      time.Time `json:"at"`
+	Kind    string    `json:"kind"`
+	Attempt int       `json:"attempt"`
+	Message string    `json:"message"`
+}
+
+// eventsOf returns the events of a run that are of a kind, oldest first.
+func (n *node) eventsOf(t *testing.T, id, kind string) (found []event) {
+	t.Helper()
+	r := n.errand(t, "events", id, "-o", "json")
+	var history struct {
+		Events []event `json:"events"`
+	}
+	if err := json.Unmarshal([]byte(r.stdout), &history); err != nil || r.code != 0 {
+		t.Fatalf("errand events %s: %+v, %v", id, r, err)
+	}
+	for _, e := range history.Events {
+		if e.Kind == kind {
+			found = append(found, e)
+		}
+	}
+	return found
 }
 
 // signal is a stop signal that the engine sent.
@@ -134,29 +163,49 @@ func TestRunThatCanNotStartSaysWhyAndHasNoCode(t *testing.T) {
 	}
 }
 
-// LIF-01: a command that ignores TERM is killed after the grace, and when its run
-// reads terminal nothing of it is left.
+// LIF-01: a command that ignores TERM is killed after the grace, when its run reads
+// terminal nothing of it is left, and soon after nothing of its sandbox.
 func TestTimeoutKillsACommandThatIgnoresTerm(t *testing.T) {
-	n := startNode(t)
-	marker := fmt.Sprintf("6%d", os.Getpid()) // a duration that no other process sleeps for
-	r := n.errand(t, "run", "--driver", "process", "--timeout", "5s", "--stop-grace", "3s", "--name", "stubborn",
-		"--", "sh", "-c", "trap '' TERM; sleep "+marker)
-	left, err := exec.Command("pgrep", "-f", "sleep "+marker).Output()
-	if r.code != 124 {
-		t.Fatalf("code %d, stderr %q; want 124", r.code, r.stderr)
+	for _, k := range kinds {
+		t.Run(k.name, func(t *testing.T) {
+			t.Parallel() // it waits
+			n := k.start(t)
+			marker := fmt.Sprintf("6%d%d", os.Getpid(), len(k.name)) // a duration that no other process sleeps for
+			id := k.detach(t, n, []string{"--timeout", "5s", "--stop-grace", "3s"}, "sh", "-c", "trap '' TERM; sleep "+marker+"; :")
+			n.awaitRunning(t.Context(), t, id)
+			<-time.After(time.Until(n.show(t, id).StartedAt.Add(6 * time.Second)))
+			if s := n.show(t, id); s.Status != "RUNNING" || len(processesOf(t, id)) == 0 {
+				t.Errorf("while it is alive the run is %+v", s)
+			}
+			r := n.errand(t, "wait", id)
+			left, err := exec.Command("pgrep", "-f", "sleep "+marker).Output()
+			ended := time.Now()
+			if r.code != 124 {
+				t.Fatalf("code %d, stderr %q; want 124", r.code, r.stderr)
+			}
+			if err == nil {
+				t.Errorf("still running when the status was terminal: %s", left)
+			}
+			scope := leftover.Node{Data: n.data, Sandboxes: []string{records.SandboxID(id, 1, 1)}}
+			settle, cancel := context.WithDeadline(t.Context(), ended.Add(5*time.Second))
+			defer cancel()
+			if found, err := scope.Settle(settle); err != nil || len(found) > 0 {
+				t.Errorf("5 s later there is left: %v, %v", found, err)
+			}
+			s := n.show(t, id)
+			took := s.EndedAt.Sub(s.StartedAt)
+			if s.Status != "TIMED_OUT" || s.Reason != "TIMEOUT" || took < 8*time.Second || took > 11*time.Second {
+				t.Fatalf("got %s, %s after %s; want TIMED_OUT, TIMEOUT after 8 s to 11 s", s.Status, s.Reason, took)
+			}
+			if s.ExitCode == nil || *s.ExitCode != 137 || s.Attempts[0].Signal != 9 {
+				t.Fatalf("exit code %v, attempts %+v; want 137 by signal 9", s.ExitCode, s.Attempts)
+			}
+			wantTermAndKill(t, s, "TIMEOUT", 5*time.Second, 8*time.Second)
+			if events := n.eventsOf(t, id, "SIGNAL"); len(events) != 2 || !strings.Contains(events[0].Message, "15 (TERM)") || !strings.Contains(events[1].Message, "9 (KILL)") {
+				t.Errorf("the events of the signals are %+v", events)
+			}
+		})
 	}
-	if err == nil {
-		t.Fatalf("still running when the status was terminal: %s", left)
-	}
-	s := n.show(t, strings.TrimSpace(n.errand(t, "runs", "-q", "--name", "stubborn").stdout))
-	took := s.EndedAt.Sub(s.StartedAt)
-	if s.Status != "TIMED_OUT" || s.Reason != "TIMEOUT" || took < 8*time.Second || took > 11*time.Second {
-		t.Fatalf("got %s, %s after %s; want TIMED_OUT, TIMEOUT after 8 s to 11 s", s.Status, s.Reason, took)
-	}
-	if s.ExitCode == nil || *s.ExitCode != 137 || s.Attempts[0].Signal != 9 {
-		t.Fatalf("exit code %v, attempts %+v; want 137 by signal 9", s.ExitCode, s.Attempts)
-	}
-	wantTermAndKill(t, s, "TIMEOUT", 5*time.Second, 8*time.Second)
 }
 
 // LOG-01: nothing of a short command's output is lost, and the log is complete in

@@ -15,6 +15,8 @@ import (
 type kind struct {
 	name  string
 	start func(*testing.T) *node
+	// flags are those of a node of the kind.
+	flags []string
 	// args come before the command of an errand run.
 	args []string
 	// spec is the beginning of a spec in JSON.
@@ -22,8 +24,8 @@ type kind struct {
 }
 
 var kinds = []kind{
-	{"process", func(t *testing.T) *node { return startNode(t) }, []string{"--driver", "process"}, `"driver": "process"`},
-	{"containerd", startContainerNode, []string{"busybox"}, `"image": "busybox"`},
+	{"process", func(t *testing.T) *node { return startNode(t) }, []string{"--drivers", "process"}, []string{"--driver", "process"}, `"driver": "process"`},
+	{"containerd", startContainerNode, []string{"--drivers", "containerd", "--containerd", "private"}, []string{"busybox"}, `"image": "busybox"`},
 }
 
 // detach submits a run of a kind and returns its id; flags come before --.

@@ -19,7 +19,7 @@ import (
 // startOn starts a daemon whose data directory is on a disk.
 func startOn(t *testing.T, d *disk) *node {
 	t.Helper()
-	n := &node{data: filepath.Join(d.path, "data"), flags: []string{"--dev", "--drivers", "process"}}
+	n := &node{data: filepath.Join(d.path, "data"), flags: []string{"--dev", "--drivers", "process", "--runtime-dir", t.TempDir()}}
 	n.start(t)
 	t.Cleanup(func() {
 		d.comeBack()

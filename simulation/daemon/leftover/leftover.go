@@ -18,6 +18,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/BurntSushi/toml"
 	tasks "github.com/containerd/containerd/api/services/tasks/v1"
 	"github.com/containerd/containerd/v2/client"
 	"github.com/containerd/containerd/v2/core/snapshots"
@@ -159,18 +160,36 @@ func (n Node) files() []string {
 	add("temporary file", home, "root", "tmpmounts", "*")
 	add("temporary file", n.Data, "*", "*.new")
 	for _, id := range n.Sandboxes {
-		sum := sha256.Sum256([]byte(filepath.Join(home, "containerd.sock", containerd.NamespaceDefault, id)))
+		sum := sha256.Sum256([]byte(filepath.Join(n.socket(), containerd.NamespaceDefault, id)))
 		add("shim socket", shimSockets, hex.EncodeToString(sum[:]))
 		add("runtime state", runtimeState, containerd.NamespaceDefault, id)
 	}
 	return found
 }
 
+// socket is that of the node's own containerd, as its configuration names it; empty if it
+// has none.
+func (n Node) socket() string {
+	config, err := os.ReadFile(filepath.Join(n.Data, "containerd", "config.toml"))
+	if err != nil {
+		return ""
+	}
+	var named struct {
+		GRPC struct {
+			Address string `toml:"address"`
+		} `toml:"grpc"`
+	}
+	if err := toml.Unmarshal(config, &named); err != nil {
+		return ""
+	}
+	return named.GRPC.Address
+}
+
 // records finds what the node's own containerd knows, if it has one.
 func (n Node) records(ctx context.Context) (found []string, err error) {
-	socket := filepath.Join(n.Data, "containerd", "containerd.sock")
-	if _, err := os.Stat(socket); err != nil {
-		return nil, nil //nolint:nilerr // there is none
+	socket := n.socket()
+	if socket == "" {
+		return nil, nil
 	}
 	ctx, cancel := context.WithTimeout(namespaces.WithNamespace(ctx, containerd.NamespaceDefault), askMax)
 	defer cancel()
