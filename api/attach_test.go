@@ -381,7 +381,9 @@ func TestConsoleIsToldThatItsClientIsThere(t *testing.T) {
 	ctx, leave := context.WithCancel(r.ctx)
 	ended := attached(ctx, t, c, client.Attach{Run: insideRun})
 	leave()
-	_ = <-ended // the context's
+	if err := <-ended; !errors.Is(err, context.Canceled) {
+		t.Errorf("attach: %v", err)
+	}
 	if told() != 0 {
 		t.Error("a run that goes on without its client was told of it")
 	}
@@ -396,7 +398,9 @@ func TestConsoleIsToldThatItsClientIsThere(t *testing.T) {
 		}
 	}
 	leave()
-	_ = <-ended // the context's
+	if err := <-ended; !errors.Is(err, context.Canceled) {
+		t.Errorf("attach: %v", err)
+	}
 }
 
 func TestInputIsCheckedWhenARunIsMade(t *testing.T) {
