@@ -159,7 +159,7 @@ func (m *Machine) missing(p *placement) {
 // it did: what an operator looks for first. Nothing that runs outlives a reboot.
 func (m *Machine) afterReboot(p *placement, exit *recordv1.Exit) {
 	before := p.entry.GetBootId()
-	if exit.Code != nil || before == "" || before == m.config.BootID {
+	if exit.Code != nil || p.foreign || before == "" || before == m.config.BootID {
 		return
 	}
 	boots := "the machine was restarted (its boot id was " + before + " and is " + m.config.BootID + ")"

@@ -87,6 +87,7 @@ func TestSandboxWithAnotherTokenOrSpecThanTheJournalsIsNotAdopted(t *testing.T) 
 		code        int32
 	}{
 		{"running", "running", nil, recordv1.Reason_REASON_SANDBOX_LOST, 0},
+		{"after a reboot", "running", func(s *station) { s.end(id, 3, 0); s.boot = "boot-2" }, recordv1.Reason_REASON_SANDBOX_LOST, 0},
 		{"ended by itself meanwhile", "running", func(s *station) { s.end(id, 3, 0) }, recordv1.Reason_REASON_SANDBOX_LOST, 0},
 		{"starting", "starting", func(s *station) {
 			s.perform(slices.IndexFunc(s.ops, func(op DoSandbox) bool { return op.Op.Verb == VerbStart }))
