@@ -189,8 +189,12 @@ func (h *sandboxHost) open(ctx context.Context, name string) (sandbox.Driver, er
 	if err != nil {
 		return nil, err
 	}
+	state := ""
+	if h.private != nil {
+		state = h.private.StateDir()
+	}
 	driver, err := containerd.New(ctx, containerd.Config{
-		Address: address, Namespace: h.settings.ContainerdNamespace, NodeUUID: h.storage.uuid,
+		Address: address, StateDir: state, Namespace: h.settings.ContainerdNamespace, NodeUUID: h.storage.uuid,
 		Dir: filepath.Join(dir, "sandboxes"), Init: helper,
 		LogSegmentBytes: h.settings.LogBytes / logSegments, LogSegments: logSegments, Log: h.log.Named(name),
 		Images: pulling, Bounds: images.Bounds{AgeMax: h.settings.ImageMaxAge, BytesMax: h.settings.ImageMaxBytes},

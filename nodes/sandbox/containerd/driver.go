@@ -35,6 +35,7 @@ const Name = "containerd"
 const (
 	NamespaceDefault = "errand"
 	RuntimeDefault   = "io.containerd.runc.v2"
+	StateDirDefault  = "/run/containerd"
 	PidsLimitDefault = 4096
 )
 
@@ -55,6 +56,8 @@ const (
 type Config struct {
 	// Address is containerd's socket.
 	Address string
+	// StateDir is containerd's own directory of what runs. Default StateDirDefault.
+	StateDir string
 	// Namespace keeps ours apart from others' containers and images. Default
 	// NamespaceDefault.
 	Namespace string
@@ -166,6 +169,9 @@ func withDefaults(config Config) Config {
 	}
 	if config.Runtime == "" {
 		config.Runtime = RuntimeDefault
+	}
+	if config.StateDir == "" {
+		config.StateDir = StateDirDefault
 	}
 	if config.PidsLimit <= 0 {
 		config.PidsLimit = PidsLimitDefault

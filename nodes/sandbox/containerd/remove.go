@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -42,6 +43,8 @@ const (
 	// Where shims and runc keep what is theirs, whichever containerd they belong to.
 	shimSocketDir = "/run/containerd/s"
 	runcRoot      = "/run/containerd/runc"
+	// bundlesDir is where containerd's state directory has those of tasks.
+	bundlesDir = "io.containerd.runtime.v2.task"
 )
 
 // Flush has the logger write the log to its end. Where the logger is lost the log gets
@@ -212,10 +215,44 @@ func (d *Driver) clearOrphans(ctx context.Context, id string) error {
 	}
 	d.killLogger(id)
 	d.awaitClearing(step, id)
+	if err := d.removeBundle(id); err != nil {
+		return records.Errorf(records.ClassUnavailable, "remove sandbox %s: its bundle: %w", id, err)
+	}
 	sum := sha256.Sum256([]byte(filepath.Join(d.config.Address, d.config.Namespace, id)))
 	_ = os.Remove(filepath.Join(shimSocketDir, hex.EncodeToString(sum[:])))
 	_ = os.RemoveAll(filepath.Join(runcRoot, d.config.Namespace, id))
 	return nil
+}
+
+// removeBundle removes the directory of a task that containerd has forgotten. One that is
+// killed while it clears up finds the directory again when it is back, and leaves it for
+// ever once the container's record is gone.
+func (d *Driver) removeBundle(id string) error {
+	bundle := filepath.Join(d.config.StateDir, bundlesDir, d.config.Namespace, id)
+	if _, err := os.Lstat(bundle); err != nil {
+		return nil //nolint:nilerr // as it should be
+	}
+	// What is mounted there is the sandbox's own files: they go with its snapshot.
+	rootfs := filepath.Join(bundle, "rootfs")
+	err := unix.Unmount(rootfs, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW)
+	for err == nil {
+		err = unix.Unmount(rootfs, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW)
+	}
+	if !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOENT) {
+		return fmt.Errorf("unmount %s: %w", rootfs, err)
+	}
+	work, err := os.Readlink(filepath.Join(bundle, "work"))
+	if err == nil && filepath.Base(work) == id {
+		err = os.RemoveAll(work)
+	}
+	return errors.Join(ignoreAbsence(err), os.RemoveAll(bundle))
+}
+
+func ignoreAbsence(err error) error {
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	return err
 }
 
 // awaitClearing waits while containerd clears up after a shim: it runs the shim once

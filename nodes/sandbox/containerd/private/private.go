@@ -158,6 +158,9 @@ func (d *Daemon) launch(ctx context.Context) (*process, error) {
 // Address is the socket at which it listens.
 func (d *Daemon) Address() string { return d.paths.socket }
 
+// StateDir is its directory of what runs.
+func (d *Daemon) StateDir() string { return d.paths.state }
+
 // LogPath is the file with containerd's own log.
 func (d *Daemon) LogPath() string { return d.paths.log }
 
