@@ -132,10 +132,10 @@ func TestConsoleIsNotLeftByItsActivation(t *testing.T) {
 	b := newConsole(t)
 	b.attend()
 	b.place()
-	for second := range time.Duration(30) {
-		b.passTo(second * time.Second)
+	for quiet := range time.Duration(5) {
+		b.passTo(quiet * 2 * idleAfter)
 		if b.leaves {
-			t.Fatalf("leaves after %d s", second)
+			t.Fatalf("leaves after %s", b.now.Mono)
 		}
 		b.attend()
 	}

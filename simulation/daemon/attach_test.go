@@ -212,6 +212,8 @@ func TestConsoleEndsWhenItsClientIsKilled(t *testing.T) {
 	ends := console.run()
 	attached := n.terminal(t, "run", "-it", "--driver", "process", "--", "sh")
 	stays := attached.run()
+	passedOn := n.terminal(t, "console", "--stop-grace", "1s", "--driver", "process", "--", "sh")
+	taken := passedOn.run()
 	hungUp := n.terminal(t, "console", "--stop-grace", "1s", "--driver", "process", "--", "sh")
 	hangs := hungUp.run()
 	for _, s := range []*screen{console, attached} {
@@ -224,6 +226,18 @@ func TestConsoleEndsWhenItsClientIsKilled(t *testing.T) {
 	if got := n.awaitStatus(t, ends, "CANCELED", 30*time.Second); !strings.Contains(got.Message, "its client has gone") {
 		t.Errorf("it was %q", got.Message)
 	}
+	takes := n.terminal(t, "attach", "--take", taken)
+	takes.typeKeys("echo ta''ken\n")
+	takes.await("taken")
+	passedOn.await("another has taken the input")
+	passedOn.end(125)
+	takes.typeKeys("\x10\x11")
+	takes.await("a console: it ends in 15 seconds")
+	takes.end(130)
+	if got := n.show(t, taken); got.Status != "RUNNING" {
+		t.Errorf("a console that was taken over is %s: %s", got.Status, got.Message)
+	}
+	n.awaitStatus(t, taken, "CANCELED", 30*time.Second)
 	if got := n.show(t, stays); got.Status != "RUNNING" {
 		t.Errorf("a run that needs no client is %s: %s", got.Status, got.Message)
 	}

@@ -128,6 +128,8 @@ func (t *attendance) leftOf(err error, run *errandv1.Run) error {
 	switch {
 	case t.ends:
 		t.app.note("run %s ends with its console", id)
+	case run.GetTrigger() == errandv1.Trigger_TRIGGER_CONSOLE && t.typing != nil:
+		t.app.note("no longer attached to run %s, a console: it ends in 15 seconds unless somebody attaches\nwith 'errand attach %s'", id, id)
 	case errors.Is(err, errDetached):
 		t.app.note("detached from run %s, which goes on\nattach again with 'errand attach %s', end it with 'errand cancel %s'", id, id, id)
 		return nil
