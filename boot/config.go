@@ -148,6 +148,12 @@ func (c Config) Complete() (Config, error) {
 	} else {
 		refuse("data %q: %w", c.DataDir, err)
 	}
+	// Guard and sandboxes stand elsewhere.
+	if abs, err := filepath.Abs(c.RuntimeDir); err == nil {
+		c.RuntimeDir = abs
+	} else {
+		refuse("runtime-dir %q: %w", c.RuntimeDir, err)
+	}
 	for i, driver := range c.Drivers {
 		known := driver == DriverContainerd || driver == DriverProcess || driver == DriverNull
 		switch {

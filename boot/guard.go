@@ -14,6 +14,7 @@ import (
 
 	"github.com/errand-run/errand/nodes"
 	"github.com/errand-run/errand/nodes/fence"
+	"github.com/errand-run/errand/nodes/fence/page"
 )
 
 const (
@@ -31,7 +32,7 @@ type guardKeeper struct {
 	storage  *nodeStorage
 
 	// file is nil for a node that is alone.
-	file   *fence.File
+	file   *page.File
 	cancel context.CancelFunc
 	kept   chan struct{}
 }
@@ -57,7 +58,7 @@ func (k *guardKeeper) start(ctx context.Context) error {
 		return nil
 	}
 	var err error
-	if k.file, err = fence.Open(k.settings.RuntimeDir, k.storage.uuid); err != nil {
+	if k.file, err = page.Open(k.settings.RuntimeDir, k.storage.uuid); err != nil {
 		return err
 	}
 	running, cancel := context.WithCancel(context.WithoutCancel(ctx))
@@ -141,7 +142,7 @@ func (k *guardKeeper) stop(context.Context) error {
 }
 
 // fencePort is a fence as the node's actor sees it.
-type fencePort struct{ file *fence.File }
+type fencePort struct{ file *page.File }
 
 var _ nodes.Fence = fencePort{}
 
@@ -150,7 +151,7 @@ func (p fencePort) Load() (nodes.FenceState, bool) {
 	return nodes.FenceState(state), ok
 }
 
-func (p fencePort) Arm(state nodes.FenceState) { p.file.Arm(fence.State(state)) }
+func (p fencePort) Arm(state nodes.FenceState) { p.file.Arm(page.State(state)) }
 
 // Guard is the guard of the node that has this configuration, for the life of the
 // context: it kills what the node runs once its session is over (package fence). It

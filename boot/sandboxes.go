@@ -15,6 +15,7 @@ import (
 
 	"github.com/errand-run/errand/api/nodelogs"
 	"github.com/errand-run/errand/cluster/records"
+	"github.com/errand-run/errand/nodes/fence/page"
 	"github.com/errand-run/errand/nodes/pool"
 	"github.com/errand-run/errand/nodes/sandbox"
 	"github.com/errand-run/errand/nodes/sandbox/containerd"
@@ -177,7 +178,7 @@ func (h *sandboxHost) open(ctx context.Context, name string) (sandbox.Driver, er
 	}
 	if name == DriverProcess {
 		return process.New(process.Config{
-			Dir: dir, NodeUUID: h.storage.uuid, Helper: helper,
+			Dir: dir, NodeUUID: h.storage.uuid, Helper: helper, Fence: h.fence(),
 			LogSegmentBytes: h.settings.LogBytes / logSegments, LogSegments: logSegments,
 		})
 	}
@@ -195,7 +196,7 @@ func (h *sandboxHost) open(ctx context.Context, name string) (sandbox.Driver, er
 	}
 	driver, err := containerd.New(ctx, containerd.Config{
 		Address: address, StateDir: state, Namespace: h.settings.ContainerdNamespace, NodeUUID: h.storage.uuid,
-		Dir: filepath.Join(dir, "sandboxes"), Init: helper,
+		Dir: filepath.Join(dir, "sandboxes"), Init: helper, Fence: h.fence(),
 		LogSegmentBytes: h.settings.LogBytes / logSegments, LogSegments: logSegments, Log: h.log.Named(name),
 		Images: pulling, Bounds: images.Bounds{AgeMax: h.settings.ImageMaxAge, BytesMax: h.settings.ImageMaxBytes},
 	})
@@ -204,6 +205,14 @@ func (h *sandboxHost) open(ctx context.Context, name string) (sandbox.Driver, er
 	}
 	h.containerd = driver
 	return driver, nil
+}
+
+// fence is where the node's is; a node that is alone has none.
+func (h *sandboxHost) fence() string {
+	if h.settings.solo() {
+		return ""
+	}
+	return page.Path(h.settings.RuntimeDir, h.storage.uuid)
 }
 
 // installHelper puts sandbox-init where sandboxes find it, under a name that holds

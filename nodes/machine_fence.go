@@ -86,6 +86,7 @@ func (m *Machine) armThen(state FenceState, then func()) {
 		then()
 		return
 	}
+	state.Window = max(state.Window, m.config.Session.Window())
 	tag := m.nextTag()
 	m.fences[tag] = func(held FenceState, ok bool) {
 		defer then()

@@ -50,7 +50,7 @@ func TestLeasedSessionIsRegisteredWithItsLeaseAndItsWindow(t *testing.T) {
 	if kv.Lease == 0 || kv.Lease != s.meta.GetLease() || kv.Create != s.meta.GetSession() || info.GetWindowMs() != 45_000 {
 		t.Errorf("key %+v, journal %v, info %v", kv, s.meta, info)
 	}
-	want := FenceState{BootID: s.boot, Session: kv.Create, Deadline: s.now.Boot + 45*time.Second}
+	want := FenceState{BootID: s.boot, Session: kv.Create, Deadline: s.now.Boot + 45*time.Second, Window: 45 * time.Second}
 	if s.fence.state != want {
 		t.Errorf("fence %+v, want %+v", s.fence.state, want)
 	}

@@ -134,7 +134,7 @@ func orMoved(err error) error {
 func (m *Machine) comeBack(kv records.KV, session *recordv1.NodeSession, infoMod int64, try int) {
 	m.tenure.windowMax = 0
 	back := func(ttl time.Duration) {
-		window := m.window(ttl)
+		window := max(m.window(ttl), m.tenure.fence.Window)
 		m.shorten(m.now.Boot+window, func() { m.takeBack(kv, session, infoMod, window, try) })
 	}
 	m.call(LeaseOp{Verb: LeaseKeepAlive, Lease: m.meta.GetLease()}, func(kept actors.LeaseResult) {
@@ -168,7 +168,7 @@ func (m *Machine) takeBack(kv records.KV, session *recordv1.NodeSession, infoMod
 	before := m.now.Boot
 	generation := session.GetGeneration()
 	txn := m.keys.Relet(m.config.ID, kv.Mod, m.describe(generation, session.GetRegisteredAt()), m.meta.GetLease(),
-		infoMod, m.info(generation, m.config.Session.Window()))
+		infoMod, m.info(generation, max(window, m.config.Session.Window())))
 	m.commit(txn, func(result records.Result) {
 		switch {
 		case result.Err != nil || !result.Succeeded:

@@ -93,6 +93,9 @@ type FenceState struct {
 	// when nobody has. It is written before the first kill and never taken back in the
 	// same session: an end after it is no exit of the command's own.
 	FencedAt time.Duration
+	// Window bounds how near the deadline may be moved: to that far from now. Whoever
+	// sleeps until he looks again sleeps no longer. Within a session it does not shrink.
+	Window time.Duration
 }
 
 // Fence keeps the state of the fence where it outlives the daemon, but not the boot,

@@ -15,6 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/errand-run/errand/nodes/fence/page"
 	"github.com/errand-run/errand/nodes/logs"
 	"github.com/errand-run/errand/nodes/logs/logger"
 	"github.com/errand-run/errand/nodes/sandbox/cgroup"
@@ -58,7 +59,9 @@ type superviseOptions struct {
 	// cgroupRoot, parent and id name the group; none is made without a parent.
 	cgroupRoot, parent, id string
 	limits                 cgroup.Limits
-	command                command
+	// fence is the path of the page by which the node's sandboxes are killed, or empty.
+	fence   string
+	command command
 }
 
 func parseSupervise(args []string) (o superviseOptions, err error) {
@@ -69,6 +72,8 @@ func parseSupervise(args []string) (o superviseOptions, err error) {
 		}
 		name, value, _ := strings.Cut(arg, "=")
 		switch name {
+		case "fence":
+			o.fence = value
 		case "owner":
 			o.owner = value
 		case "log":
@@ -121,6 +126,8 @@ type supervisor struct {
 	log    *logs.Writer
 	pump   *logger.Pump
 	status *status.File
+	// lookout is nil where there is no fence.
+	lookout *page.Lookout
 	// process is the command's, and commandFD its pidfd.
 	process   *processGroup
 	commandFD int
@@ -175,6 +182,11 @@ func (s *supervisor) prepare() error {
 		return err
 	}
 	s.status = status.On(os.NewFile(fdFile, "status"), s.owner)
+	if s.fence != "" {
+		if s.lookout, err = page.Watch(s.fence); err != nil {
+			return err
+		}
+	}
 	if s.parent == "" {
 		return nil
 	}
@@ -332,13 +344,17 @@ func (s *supervisor) follow(startedAt time.Time) status.Status {
 	go func() { ended <- reap(s.process) }()
 	s.log.Prepare()
 	for {
-		ready, _ := s.pump.Turn(-1, s.commandFD, fdControl)
+		ready, _ := s.pump.Turn(-1, s.commandFD, fdControl, s.lookout.FD())
 		// A signal that finds the command dead has not reached it.
 		if ready[0] {
 			break
 		}
 		if ready[1] {
 			s.obey()
+		}
+		// The daemon and the guard do so too, if they can.
+		if ready[2] && s.lookout.Look() {
+			s.killAll()
 		}
 	}
 	// Whoever sends one from now on learns so, however long the log and the disk take:

@@ -13,6 +13,7 @@ import (
 	"go.uber.org/zap"
 	"golang.org/x/sys/unix"
 
+	"github.com/errand-run/errand/nodes/fence/page"
 	"github.com/errand-run/errand/nodes/sandbox/cgroup"
 )
 
@@ -20,9 +21,6 @@ const (
 	// LookInterval is how often a guard looks at the fence: what is killed late is killed
 	// later by that.
 	LookInterval = 200 * time.Millisecond
-	// BeatMax is how long ago a guard may have looked that is at work. A kill takes part
-	// of it.
-	BeatMax = 5 * time.Second
 	// killMax bounds one attempt to empty a sandbox; another follows.
 	killMax = 2 * time.Second
 	// killsMax bounds how many sandboxes are killed at one time.
@@ -37,7 +35,7 @@ const (
 // Guard kills the sandboxes of a node when its fence has passed. It belongs to one
 // goroutine.
 type Guard struct {
-	// Dir and UUID name the fence, as in Open.
+	// Dir and UUID name the fence, as in page.Open.
 	Dir  string
 	UUID string
 	// CgroupRoot is where cgroups are mounted; empty means cgroup.Root.
@@ -63,7 +61,7 @@ func (g *Guard) Run(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("guard: it kills by cgroup: %w", err)
 	}
-	file, err := Open(g.Dir, g.UUID)
+	file, err := page.Open(g.Dir, g.UUID)
 	if err != nil {
 		return fmt.Errorf("guard: %w", err)
 	}
@@ -71,7 +69,7 @@ func (g *Guard) Run(ctx context.Context) error {
 	if err != nil || lock == nil {
 		return errors.Join(err, file.Close())
 	}
-	g.Log.Info("guarding", zap.String("fence", file.path), zap.String("cgroup", parent.Name()))
+	g.Log.Info("guarding", zap.String("fence", file.Path()), zap.String("cgroup", parent.Name()))
 	g.watch(ctx, file, parent)
 	return errors.Join(file.Close(), lock.Close())
 }
@@ -117,10 +115,10 @@ func writePID(lock *os.File) error {
 }
 
 // watch looks at the fence until the context ends or there is nothing left to guard.
-func (g *Guard) watch(ctx context.Context, file *File, parent *cgroup.Parent) {
+func (g *Guard) watch(ctx context.Context, file *page.File, parent *cgroup.Parent) {
 	idle := time.Duration(0)
 	for {
-		now := Boottime()
+		now := page.Boottime()
 		file.Beat(now)
 		passed, first := file.Passed(now)
 		if first {
@@ -182,7 +180,7 @@ func (g *Guard) kill(ctx context.Context, parent *cgroup.Parent) (some bool) {
 // complain logs an error about a sandbox, unless it did so lately. Its caller holds the
 // lock of the kills, if there are any.
 func (g *Guard) complain(sandbox, text string, fields ...zap.Field) {
-	now := Boottime()
+	now := page.Boottime()
 	if last, ok := g.said[sandbox]; ok && now-last < sayAgain {
 		return
 	}
@@ -191,18 +189,6 @@ func (g *Guard) complain(sandbox, text string, fields ...zap.Field) {
 	}
 	g.said[sandbox] = now
 	g.Log.Error(text, fields...)
-}
-
-// AtWork tells whether a guard of this node looks at its fence, and says why not.
-func (f *File) AtWork() error {
-	beaten := f.Beaten()
-	if beaten == 0 {
-		return errors.New("no guard has looked at the fence yet")
-	}
-	if since := Boottime() - beaten; since > BeatMax {
-		return fmt.Errorf("the guard has not looked at the fence for %s", since.Round(time.Second))
-	}
-	return nil
 }
 
 func pause(ctx context.Context, d time.Duration) bool {

@@ -5,15 +5,30 @@ import (
 	"os"
 	"os/exec"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
 	"go.uber.org/zap"
 	"go.uber.org/zap/zaptest/observer"
 
+	"github.com/errand-run/errand/nodes/fence/page"
 	"github.com/errand-run/errand/nodes/sandbox/cgroup"
 )
+
+// inMemory is a directory on a tmpfs, which goes with the test.
+func inMemory(t *testing.T) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("/dev/shm", "errand-fence-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := os.RemoveAll(dir); err != nil {
+			t.Error(err)
+		}
+	})
+	return dir
+}
 
 // sandboxOf puts a shell that ignores every signal that it can, with a child, into a
 // group of the node, and returns what is closed when the shell has ended.
@@ -93,7 +108,7 @@ func runGuard(t *testing.T, g *Guard) (stop func() error) {
 	return stop
 }
 
-func awaitBeat(t *testing.T, f *File, after time.Duration) {
+func awaitBeat(t *testing.T, f *page.File, after time.Duration) {
 	t.Helper()
 	for limit := time.Now().Add(20 * time.Second); f.Beaten() <= after; {
 		if time.Now().After(limit) {
@@ -106,7 +121,7 @@ func awaitBeat(t *testing.T, f *File, after time.Duration) {
 func TestGuardEmptiesItsNodeAndNoOtherWhenTheFenceHasPassed(t *testing.T) {
 	uuid := "feedc0de-guard-" + t.Name()
 	dir := inMemory(t)
-	f, err := Open(dir, uuid)
+	f, err := page.Open(dir, uuid)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -114,7 +129,7 @@ func TestGuardEmptiesItsNodeAndNoOtherWhenTheFenceHasPassed(t *testing.T) {
 	ours, others := ownParent(t, uuid), ownParent(t, "0badc0de")
 	first, second := sandboxOf(t, ours, "e1"), sandboxOf(t, ours, "e2")
 	neighbor := sandboxOf(t, others, "e1")
-	f.Arm(State{BootID: "boot", Session: 7, Deadline: Boottime() + time.Hour})
+	f.Arm(page.State{BootID: "boot", Session: 7, Deadline: page.Boottime() + time.Hour})
 	runGuard(t, &Guard{Dir: dir, UUID: uuid, Stay: true, Log: zap.NewNop()})
 	awaitBeat(t, f, 0)
 	awaitBeat(t, f, f.Beaten())
@@ -123,7 +138,7 @@ func TestGuardEmptiesItsNodeAndNoOtherWhenTheFenceHasPassed(t *testing.T) {
 		t.Fatal("killed before the deadline")
 	default:
 	}
-	f.Arm(State{BootID: "boot", Session: 7, Deadline: Boottime()})
+	f.Arm(page.State{BootID: "boot", Session: 7, Deadline: page.Boottime()})
 	for _, ended := range []<-chan struct{}{first, second} {
 		select {
 		case <-ended:
@@ -153,7 +168,7 @@ func TestGuardEmptiesItsNodeAndNoOtherWhenTheFenceHasPassed(t *testing.T) {
 func TestSecondGuardWaitsForTheFirstOrEnds(t *testing.T) {
 	uuid := "feedc0df-guard"
 	dir := inMemory(t)
-	f, err := Open(dir, uuid)
+	f, err := page.Open(dir, uuid)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -168,31 +183,13 @@ func TestSecondGuardWaitsForTheFirstOrEnds(t *testing.T) {
 	if err := stopFirst(); err != nil {
 		t.Fatal(err)
 	}
-	awaitBeat(t, f, Boottime())
+	awaitBeat(t, f, page.Boottime())
 }
 
 func TestGuardThatCanNotKillRefuses(t *testing.T) {
 	err := (&Guard{Dir: inMemory(t), UUID: "feedc0d0", CgroupRoot: t.TempDir(), Log: zap.NewNop()}).Run(t.Context())
 	if err == nil || !strings.Contains(err.Error(), "it kills by cgroup") {
 		t.Fatalf("got %v", err)
-	}
-}
-
-func TestFenceOfAFullMemoryIsRefusedAtOpen(t *testing.T) {
-	dir := inMemory(t)
-	if err := syscall.Mount("tmpfs", dir, "tmpfs", 0, "size=4096,mode=700"); err != nil {
-		t.Fatal(err)
-	}
-	defer func() {
-		if err := syscall.Unmount(dir, 0); err != nil {
-			t.Error(err)
-		}
-	}()
-	if err := os.WriteFile(dir+"/full", make([]byte, 4096), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := Open(dir, "a"); err == nil {
-		t.Fatal("there is no room for the fence, and it opened")
 	}
 }
 

@@ -24,7 +24,7 @@ type guardedNode struct {
 	runtime string
 }
 
-func startGuardedNode(t *testing.T) *guardedNode {
+func startGuardedNode(t *testing.T, flags ...string) *guardedNode {
 	t.Helper()
 	runtime, err := os.MkdirTemp("/dev/shm", "errand-guard-")
 	if err != nil {
@@ -47,8 +47,8 @@ func startGuardedNode(t *testing.T) *guardedNode {
 			t.Error(err)
 		}
 	})
-	g.node = startNode(t, "--etcd-endpoints", g.etcd.address, "--runtime-dir", runtime,
-		"--session-lease", "12s", "--session-renew", "1s", "--session-margin", "4s", "--kill-budget", guardBudget.String())
+	g.node = startNode(t, append(flags, "--etcd-endpoints", g.etcd.address, "--runtime-dir", runtime,
+		"--session-lease", "12s", "--session-renew", "1s", "--session-margin", "4s", "--kill-budget", guardBudget.String())...)
 	return g
 }
 

@@ -58,6 +58,10 @@ type Config struct {
 	// nothing stands in it no command has begun, and what comes is not logged: the
 	// runtime has the same pipes, and says there why it can not start init.
 	Status string
+	// Fence is the path of the page by which the node's sandboxes are killed (page.Path),
+	// and Parent and Group name the cgroup of this one below CgroupRoot. Without a fence
+	// all are empty.
+	Fence, CgroupRoot, Parent, Group string
 }
 
 // Encode returns the config as the one argument of "sandbox-init log".
@@ -65,6 +69,9 @@ func (c Config) Encode() (string, error) {
 	paths := []string{c.LogPath, c.RunDir}
 	if c.Status != "" {
 		paths = append(paths, c.Status)
+	}
+	if c.Fence != "" {
+		paths = append(paths, c.Fence, c.CgroupRoot)
 	}
 	for _, path := range paths {
 		if !filepath.IsAbs(path) || strings.ContainsAny(path, "\n\x00") {
@@ -74,6 +81,12 @@ func (c Config) Encode() (string, error) {
 	text := fmt.Sprintf("log=%s\nrun=%s\nsegment=%d\nsegments=%d\n", c.LogPath, c.RunDir, c.SegmentBytes, c.Segments)
 	if c.Status != "" {
 		text += "status=" + c.Status + "\n"
+	}
+	if c.Fence != "" {
+		if strings.ContainsAny(c.Parent+c.Group, "/\n\x00") {
+			return "", fmt.Errorf("encode logger config: not the names of cgroups: %q, %q", c.Parent, c.Group)
+		}
+		text += fmt.Sprintf("fence=%s\ncgroups=%s\nparent=%s\ngroup=%s\n", c.Fence, c.CgroupRoot, c.Parent, c.Group)
 	}
 	return text, nil
 }
@@ -91,6 +104,14 @@ func ParseConfig(s string) (Config, error) {
 			c.RunDir = value
 		case "status":
 			c.Status = value
+		case "fence":
+			c.Fence = value
+		case "cgroups":
+			c.CgroupRoot = value
+		case "parent":
+			c.Parent = value
+		case "group":
+			c.Group = value
 		case "segment":
 			c.SegmentBytes, err = strconv.ParseInt(value, 10, 64)
 		case "segments":
@@ -128,6 +149,8 @@ func Run(c Config, stdout, stderr int, ready func()) error {
 	if err != nil {
 		listener = -1
 	}
+	k := c.killer()
+	defer k.close()
 	pump := NewPump(w, stdout, stderr)
 	if c.Status != "" {
 		pump.begun = func() bool {
@@ -138,17 +161,20 @@ func Run(c Config, stdout, stderr int, ready func()) error {
 	}
 	writePID(c.RunDir)
 	ready()
-	drained := serve(pump, w, listener, terminated)
+	drained := serve(pump, w, listener, terminated, k)
 	w.End(drained)
 	w.Close()
 	pump.Close()
 	return err
 }
 
-// serve pumps until the pipes' end and answers flush requests.
-func serve(pump *Pump, w *logs.Writer, listener, terminated int) (drained bool) {
+// serve pumps until the pipes' end, answers flush requests, and kills at the fence.
+func serve(pump *Pump, w *logs.Writer, listener, terminated int, k killer) (drained bool) {
 	for pump.Open() {
-		ready, _ := pump.Turn(-1, listener, terminated)
+		ready, _ := pump.Turn(-1, listener, terminated, k.lookout.FD())
+		if ready[2] {
+			k.look()
+		}
 		if ready[0] {
 			answer(pump, w, listener)
 		}

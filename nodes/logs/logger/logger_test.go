@@ -36,12 +36,19 @@ func start(t *testing.T) *process { return startBeside(t, "") }
 // startBeside starts one that looks at a status file.
 func startBeside(t *testing.T, statusFile string) *process {
 	t.Helper()
+	return startWith(t, logger.Config{Status: statusFile})
+}
+
+// startWith starts one with a config but for its paths.
+func startWith(t *testing.T, config logger.Config) *process {
+	t.Helper()
 	// A directory whose path is longer than a socket's address may be.
 	p := &process{log: filepath.Join(t.TempDir(), "log"), run: filepath.Join(t.TempDir(), strings.Repeat("long", 40))}
 	if err := os.Mkdir(p.run, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	argument, err := logger.Config{LogPath: p.log, RunDir: p.run, Status: statusFile}.Encode()
+	config.LogPath, config.RunDir = p.log, p.run
+	argument, err := config.Encode()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -266,6 +273,17 @@ func TestConfigReadsBackAndRefusesNonsense(t *testing.T) {
 	}
 	if got, err := logger.ParseConfig(s); err != nil || got != want {
 		t.Fatalf("got %+v, %v", got, err)
+	}
+	want.Fence, want.CgroupRoot, want.Parent, want.Group = "/run/errand/fence-u", "/sys/fs/cgroup", "errand-u", "e1"
+	if s, err = want.Encode(); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := logger.ParseConfig(s); err != nil || got != want {
+		t.Fatalf("got %+v, %v", got, err)
+	}
+	want.Group = "../others"
+	if _, err := want.Encode(); err == nil {
+		t.Error("a path is taken for the name of a cgroup")
 	}
 	for _, bad := range []string{"", "log=relative\nrun=/x", "log=/x", "log=/x\nrun=/y\nsegment=many", "other=1"} {
 		if c, err := logger.ParseConfig(bad); err == nil {

@@ -26,6 +26,7 @@ import (
 	recordv1 "github.com/errand-run/errand/messages/errand/record/v1"
 	"github.com/errand-run/errand/nodes/logs/logger"
 	"github.com/errand-run/errand/nodes/sandbox"
+	"github.com/errand-run/errand/nodes/sandbox/cgroup"
 	"github.com/errand-run/errand/nodes/sandbox/containerd/images"
 	"github.com/errand-run/errand/nodes/sandbox/containerd/quiet"
 	"github.com/errand-run/errand/nodes/sandbox/guest/status"
@@ -316,10 +317,14 @@ func (d *Driver) newTask(ctx context.Context, spec sandbox.Spec, mounts []mount.
 
 // logURI names our logger to the shim, which starts it with the command's pipes.
 func (d *Driver) logURI(spec sandbox.Spec) (string, error) {
-	config, err := logger.Config{
+	of := logger.Config{
 		LogPath: spec.LogPath, RunDir: d.dir(spec.ID), SegmentBytes: d.config.LogSegmentBytes, Segments: d.config.LogSegments,
 		Status: d.statusPath(spec.ID),
-	}.Encode()
+	}
+	if d.config.Fence != "" {
+		of.Fence, of.CgroupRoot, of.Parent, of.Group = d.config.Fence, cgroup.Root, d.parent.Name(), spec.ID
+	}
+	config, err := of.Encode()
 	if err != nil {
 		return "", err
 	}

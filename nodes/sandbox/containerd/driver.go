@@ -73,6 +73,9 @@ type Config struct {
 	Runtime string
 	// PidsLimit is for runs that set none. Default PidsLimitDefault.
 	PidsLimit int64
+	// Fence is the path of the page by which the node's sandboxes are killed (page.Path);
+	// empty for a node without a fence. It must be there when a sandbox is created.
+	Fence string
 	// LogSegmentBytes and LogSegments bound a sandbox's log; 0 means the defaults of
 	// package logs.
 	LogSegmentBytes int64

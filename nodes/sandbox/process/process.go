@@ -60,6 +60,9 @@ type Config struct {
 	CgroupRoot string
 	// Helper is the absolute path of sandbox-init (guest.Install).
 	Helper string
+	// Fence is the path of the page by which the node's sandboxes are killed (page.Path);
+	// empty for a node without a fence. It must be there when a sandbox is started.
+	Fence string
 	// LogSegmentBytes and LogSegments limit each log; 0 means the defaults of package
 	// logs.
 	LogSegmentBytes int64

@@ -258,6 +258,9 @@ func (d *Driver) arguments(x *box, spec *recordv1.Spec, user string) []string {
 		"segment=" + strconv.FormatInt(d.config.LogSegmentBytes, 10), "segments=" + strconv.Itoa(d.config.LogSegments),
 		"isolated=" + strconv.FormatBool(d.isolate), "user=" + user, "chdir=" + x.meta.Dir,
 	}
+	if d.config.Fence != "" {
+		args = append(args, "fence="+d.config.Fence)
+	}
 	if d.parent != nil {
 		limits := limitsOf(spec)
 		args = append(args,

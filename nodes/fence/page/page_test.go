@@ -1,4 +1,4 @@
-package fence
+package page
 
 import (
 	"errors"
@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 )
@@ -184,5 +185,23 @@ func TestOpenRefusesWhatCanBeNoFence(t *testing.T) {
 	}
 	if _, err := Open(other, "a"); err == nil || !strings.Contains(err.Error(), "another version") {
 		t.Errorf("another layout: %v", err)
+	}
+}
+
+func TestFenceOfAFullMemoryIsRefusedAtOpen(t *testing.T) {
+	dir := inMemory(t)
+	if err := syscall.Mount("tmpfs", dir, "tmpfs", 0, "size=4096,mode=700"); err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := syscall.Unmount(dir, 0); err != nil {
+			t.Error(err)
+		}
+	}()
+	if err := os.WriteFile(dir+"/full", make([]byte, 4096), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Open(dir, "a"); err == nil {
+		t.Fatal("there is no room for the fence, and it opened")
 	}
 }

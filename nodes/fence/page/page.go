@@ -1,4 +1,8 @@
-package fence
+// Package page is the page of memory that holds a node's fence: until when the session
+// may run sandboxes, and whether somebody has begun to kill. Daemon, guard and the
+// process beside each sandbox share it (package fence says what for). It depends on the
+// standard library and x/sys only, so that sandbox-init stays small.
+package page
 
 import (
 	"errors"
@@ -24,6 +28,7 @@ const (
 	offsetDeadline = 16
 	offsetFencedAt = 24
 	offsetBeat     = 32
+	offsetWindow   = 40
 	offsetBootID   = 64
 	bootIDMax      = 64
 )
@@ -46,7 +51,7 @@ type File struct {
 	path string
 	page []byte
 
-	magic, session, deadline, fencedAt, beat *atomic.Uint64
+	magic, session, deadline, fencedAt, beat, window *atomic.Uint64
 }
 
 // State is until when a session may run sandboxes, as nodes.FenceState says.
@@ -55,16 +60,20 @@ type State struct {
 	Session  int64
 	Deadline time.Duration
 	FencedAt time.Duration
+	Window   time.Duration
 }
+
+// Path is where the fence of the node with this uuid is.
+func Path(dir, uuid string) string { return filepath.Join(dir, "fence-"+uuid) }
 
 // Open opens the fence of the node with this uuid in a directory in memory, and makes
 // it if there is none. The directory must be nobody else's to write.
 func Open(dir, uuid string) (*File, error) {
-	path := filepath.Join(dir, "fence-"+uuid)
+	path := Path(dir, uuid)
 	if err := checkDir(dir); err != nil {
 		return nil, fmt.Errorf("fence %s: %w", path, err)
 	}
-	f, err := open(path)
+	f, err := open(path, os.O_CREATE)
 	if err != nil {
 		return nil, fmt.Errorf("fence %s: %w", path, err)
 	}
@@ -92,8 +101,8 @@ func checkDir(dir string) error {
 	return nil
 }
 
-func open(path string) (*File, error) {
-	file, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
+func open(path string, create int) (*File, error) {
+	file, err := os.OpenFile(path, create|os.O_RDWR, 0o600)
 	if err != nil {
 		return nil, err
 	}
@@ -111,12 +120,16 @@ func open(path string) (*File, error) {
 	f := &File{
 		path: path, page: page,
 		magic: word(offsetMagic), session: word(offsetSession), deadline: word(offsetDeadline), fencedAt: word(offsetFencedAt), beat: word(offsetBeat),
+		window: word(offsetWindow),
 	}
 	if have := f.magic.Load(); have != 0 && have != magic {
 		return nil, errors.Join(errors.New("it is of another version of Errand: stop what uses it and remove it"), f.Close())
 	}
 	return f, nil
 }
+
+// Path is where the page is.
+func (f *File) Path() string { return f.path }
 
 // Close lets go of the page; the file stays for whoever kills.
 func (f *File) Close() error {
@@ -144,7 +157,7 @@ func (f *File) Load() (state State, ok bool) {
 		if f.session.Load() != session || f.deadline.Load() != deadline {
 			continue
 		}
-		state = State{BootID: boot, Session: int64(session), Deadline: time.Duration(deadline &^ latched)} //nolint:gosec // written from these types
+		state = State{BootID: boot, Session: int64(session), Deadline: time.Duration(deadline &^ latched), Window: time.Duration(f.window.Load())} //nolint:gosec // written from these types
 		if deadline&latched != 0 {
 			state.FencedAt = time.Duration(max(fencedAt, 1)) //nolint:gosec // written from this type
 		}
@@ -153,13 +166,16 @@ func (f *File) Load() (state State, ok bool) {
 }
 
 // Arm replaces the state. One of the same session and boot keeps the latch, and with it
-// the deadline, that it has.
+// the deadline, that it has. A deadline that is moved nearer must not be nearer than the
+// Window of the state from now, nor Window shrink within a session: whoever sleeps until
+// he looks again has read the one of before.
 func (f *File) Arm(state State) {
 	wanted := uint64(max(state.Deadline, 1)) &^ latched
 	if state.FencedAt > 0 {
 		wanted |= latched
 	}
 	if have, ok := f.Load(); ok && have.Session == state.Session && have.BootID == state.BootID {
+		f.window.Store(uint64(max(state.Window, 0)))
 		f.move(wanted, state.FencedAt)
 		return
 	}
@@ -171,6 +187,7 @@ func (f *File) Arm(state State) {
 	copy(f.page[offsetBootID:offsetBootID+bootIDMax], state.BootID)
 	f.session.Store(uint64(state.Session)) //nolint:gosec // only kept
 	f.fencedAt.Store(uint64(max(state.FencedAt, 0)))
+	f.window.Store(uint64(max(state.Window, 0)))
 	f.deadline.Store(wanted)
 }
 
@@ -232,6 +249,22 @@ func (f *File) bootID() string {
 		}
 	}
 	return string(text)
+}
+
+// BeatMax is how long ago a guard may have looked that is at work. A kill takes part
+// of it.
+const BeatMax = 5 * time.Second
+
+// AtWork tells whether a guard of this node looks at its fence, and says why not.
+func (f *File) AtWork() error {
+	beaten := f.Beaten()
+	if beaten == 0 {
+		return errors.New("no guard has looked at the fence yet")
+	}
+	if since := Boottime() - beaten; since > BeatMax {
+		return fmt.Errorf("the guard has not looked at the fence for %s", since.Round(time.Second))
+	}
+	return nil
 }
 
 // Boottime reads the clock that goes on while the machine is suspended.

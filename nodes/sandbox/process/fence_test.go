@@ -1,0 +1,84 @@
+package process_test
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	recordv1 "github.com/errand-run/errand/messages/errand/record/v1"
+	"github.com/errand-run/errand/nodes/fence/page"
+	"github.com/errand-run/errand/nodes/sandbox"
+)
+
+// openFence makes a fence that supervisors look at, on a tmpfs of the test's own.
+func openFence(t *testing.T) *page.File {
+	t.Helper()
+	dir, err := os.MkdirTemp("/dev/shm", "errand-supervisor-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	f, err := page.Open(dir, "u")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := f.Close(); err != nil {
+			t.Error(err)
+		}
+		if err := os.RemoveAll(dir); err != nil {
+			t.Error(err)
+		}
+	})
+	return f
+}
+
+// TestSupervisorKillsItsCommandAtTheFence has neither a daemon nor a guard that would.
+func TestSupervisorKillsItsCommandAtTheFence(t *testing.T) {
+	const window = 500 * time.Millisecond
+	fence, c := openFence(t), config(t)
+	c.Fence = fence.Path()
+	state := page.State{BootID: "boot", Session: 7, Deadline: page.Boottime() + time.Hour, Window: window}
+	fence.Arm(state)
+	d := open(t, c)
+	defer d.Close()
+	start(t, d, sandbox.Spec{
+		ID: "fenced", Run: "r.default.fenced", Attempt: 1, Placement: 1, LogPath: filepath.Join(t.TempDir(), "log"),
+		Spec: &recordv1.Spec{Command: []string{"sh", "-c", "trap '' TERM; sleep 3600 & wait; sleep 3600"}},
+	})
+	state.Deadline = page.Boottime() + window
+	fence.Arm(state)
+	exit, err := d.Wait(bounded(t), "fenced")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if now := page.Boottime(); now < state.Deadline {
+		t.Errorf("killed %s early", state.Deadline-now)
+	}
+	if held, ok := fence.Load(); !ok || held.FencedAt < state.Deadline {
+		t.Errorf("the fence holds %+v, %t: the end could pass for the command's own", held, ok)
+	}
+	if exit.Code == nil || *exit.Code != 137 {
+		t.Errorf("exit %+v", exit)
+	}
+	remove(t, d, "fenced")
+}
+
+func TestSupervisorWithoutItsFenceStartsNothing(t *testing.T) {
+	c := config(t)
+	c.Fence = filepath.Join(t.TempDir(), "fence-u")
+	d := open(t, c)
+	defer d.Close()
+	spec := sandbox.Spec{
+		ID: "unfenced", Run: "r.default.unfenced", Attempt: 1, Placement: 1, LogPath: filepath.Join(t.TempDir(), "log"),
+		Spec: &recordv1.Spec{Command: []string{"true"}},
+	}
+	if err := d.Create(bounded(t), spec); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := d.Start(bounded(t), spec.ID); err == nil || !strings.Contains(err.Error(), "watch fence") {
+		t.Errorf("started: %v", err)
+	}
+	remove(t, d, spec.ID)
+}
