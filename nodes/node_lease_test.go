@@ -65,7 +65,10 @@ func TestNodeWithALeaseOnARealStore(t *testing.T) {
 	d := w.open(config)
 	config.Session = leased()
 	fence := &memoryFence{}
-	var err error
+	err := d.node.Close(ctx) // another takes its place
+	if err != nil {
+		t.Fatal(err)
+	}
 	d.node, err = nodes.New(nodes.Ports{
 		Clock: d.clock, Store: w.store, Leases: w.store, Fence: fence, Rand: cryptoRand{}, Journal: d.journal,
 		Sandboxes: d.pool, Log: zaptest.NewLogger(t),

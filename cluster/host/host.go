@@ -14,11 +14,16 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/errand-run/errand/cluster/records"
+	"github.com/errand-run/errand/cluster/workers"
 )
 
 // dispatcherThroughput is how many messages an actor takes before it yields its
 // processor to others.
 const dispatcherThroughput = 300
+
+// turnsIdleMax is how many goroutines of the dispatcher wait for the next actor that has
+// messages.
+const turnsIdleMax = 64
 
 // ErrClosed is returned when something is asked of a host that was closed.
 var ErrClosed = errors.New("the actor host is closed")
@@ -44,7 +49,7 @@ type (
 type Options struct {
 	Clock Clock
 	// Dispatcher runs the turns of all actors; nil means a goroutine for each
-	// actor that has messages.
+	// actor that has messages, some of which are kept until the host closes.
 	Dispatcher Dispatcher
 	// Mailbox makes the mailbox of each actor; nil means protoactor's unbounded
 	// one.
@@ -59,6 +64,16 @@ type Options struct {
 	StrictSpawn bool
 }
 
+// turns is a dispatcher with a goroutine for each actor that has messages. A turn calls
+// deep, and there are many: goroutines that are kept have the stack for it.
+type turns struct{ workers *workers.Workers }
+
+// Schedule implements actor.Dispatcher.
+func (t *turns) Schedule(turn func()) { t.workers.Go(turn) }
+
+// Throughput implements actor.Dispatcher.
+func (t *turns) Throughput() int { return dispatcherThroughput }
+
 // Host is an actor system with one way to make actors. Its methods may be called
 // from any goroutine.
 type Host struct {
@@ -68,6 +83,8 @@ type Host struct {
 	options  []actor.PropsOption
 	children *supervisor
 	guardian *supervisor
+	// turns is the dispatcher unless the options have another.
+	turns *turns
 
 	mu     sync.Mutex
 	closed bool
@@ -79,8 +96,9 @@ func New(options Options) *Host {
 	if options.Clock == nil {
 		panic("host: no clock")
 	}
+	h := &Host{clock: options.Clock, turns: &turns{workers.New(turnsIdleMax)}}
 	if options.Dispatcher == nil {
-		options.Dispatcher = actor.NewDefaultDispatcher(dispatcherThroughput)
+		options.Dispatcher = h.turns
 	}
 	if options.Mailbox == nil {
 		options.Mailbox = actor.Unbounded()
@@ -88,7 +106,7 @@ func New(options Options) *Host {
 	if options.Log == nil {
 		options.Log = zap.NewNop()
 	}
-	h := &Host{log: options.Log, clock: options.Clock}
+	h.log = options.Log
 	h.children = newSupervisor(options.Clock, options.Log, nil)
 	h.guardian = newSupervisor(options.Clock, options.Log, options.Failed)
 	h.options = []actor.PropsOption{
@@ -227,6 +245,7 @@ func (h *Host) Close(ctx context.Context) error {
 	if first {
 		h.children.close()
 		h.guardian.close()
+		h.turns.workers.Stop()
 		h.system.Shutdown()
 	}
 	return errors.Join(failed...)

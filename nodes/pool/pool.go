@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/errand-run/errand/cluster/records"
+	"github.com/errand-run/errand/cluster/workers"
 	recordv1 "github.com/errand-run/errand/messages/errand/record/v1"
 	"github.com/errand-run/errand/nodes"
 	"github.com/errand-run/errand/nodes/sandbox"
@@ -47,6 +48,10 @@ const (
 	removesMax = 8
 	listsMax   = 2
 )
+
+// idleMax is how many goroutines wait for the next operation: as many as a busy node has
+// of short ones. Those that wait for a sandbox take more, and end.
+const idleMax = 64
 
 func limitOf(verb nodes.SandboxVerb) int {
 	switch verb {
@@ -96,6 +101,7 @@ type Pool struct {
 	patient, urgent       context.Context //nolint:containedctx // the life of the pool's goroutines
 	endPatient, endUrgent context.CancelFunc
 	work                  sync.WaitGroup
+	workers               *workers.Workers
 
 	mu      sync.Mutex
 	closed  bool
@@ -141,7 +147,10 @@ var _ nodes.Sandboxes = (*Pool)(nil)
 // New makes a pool over drivers by the names that specs name them with. It starts
 // no goroutine before something is asked of it, and does not close the drivers.
 func New(drivers map[string]sandbox.Driver) *Pool {
-	p := &Pool{drivers: drivers, lanes: map[laneKey]*lane{}, creates: map[sandboxKey]context.CancelFunc{}, waits: map[*wait]struct{}{}}
+	p := &Pool{
+		drivers: drivers, lanes: map[laneKey]*lane{}, creates: map[sandboxKey]context.CancelFunc{}, waits: map[*wait]struct{}{},
+		workers: workers.New(idleMax),
+	}
 	p.patient, p.endPatient = context.WithCancel(context.Background())
 	p.urgent, p.endUrgent = context.WithCancel(context.Background())
 	return p
@@ -179,7 +188,7 @@ func (p *Pool) waitThen(driver sandbox.WaitsThen, id string, deliver func(nodes.
 		w.refuse()
 		return
 	}
-	go func() {
+	p.workers.Go(func() {
 		defer p.work.Done()
 		driver.WaitThen(w.id, func(exit sandbox.Exit, err error) {
 			p.mu.Lock()
@@ -190,7 +199,7 @@ func (p *Pool) waitThen(driver sandbox.WaitsThen, id string, deliver func(nodes.
 				deliver(nodes.SandboxResult{Exit: exit, Err: err})
 			}
 		})
-	}()
+	})
 }
 
 // enqueue puts a job into its lane, unless the pool is closed.
@@ -214,7 +223,7 @@ func (p *Pool) enqueue(j job) bool {
 	if l.busy < l.limit {
 		l.busy++
 		p.work.Add(1)
-		go p.serve(l)
+		p.workers.Go(func() { p.serve(l) })
 	}
 	return true
 }
@@ -257,9 +266,11 @@ func (p *Pool) Close(ctx context.Context) error {
 		w.refuse()
 	}
 	p.endPatient()
+	p.workers.Stop()
 	done := make(chan struct{})
 	go func() {
 		p.work.Wait()
+		p.workers.Wait()
 		close(done)
 	}()
 	select {

@@ -1,10 +1,12 @@
 package pool
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"path/filepath"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -305,4 +307,46 @@ func TestWaitsThatCallBackAreAnsweredOnceAlsoByClose(t *testing.T) {
 	if len(results) != 0 {
 		t.Fatal("a wait was answered twice")
 	}
+}
+
+// named tells which goroutine each list is done by.
+type named struct {
+	*null.Driver
+	names chan string
+}
+
+func (n *named) List(ctx context.Context) ([]sandbox.Info, error) {
+	var head [64]byte
+	name, _, _ := bytes.Cut(head[:runtime.Stack(head[:], false)], []byte(" ["))
+	n.names <- string(name)
+	return n.Driver.List(ctx)
+}
+
+func TestPoolUsesGoroutinesAgain(t *testing.T) {
+	driver, err := null.New(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	const lists = 50
+	n := &named{Driver: driver, names: make(chan string, lists)}
+	p := New(map[string]sandbox.Driver{"named": n})
+	for range lists {
+		if r := <-ask(t, p, nodes.SandboxOp{Verb: nodes.VerbList, Driver: "named"}); r.Err != nil {
+			t.Fatal(r.Err)
+		}
+	}
+	names := map[string]bool{}
+	for range lists {
+		names[<-n.names] = true
+	}
+	// One that comes while the last ends may have another goroutine.
+	if len(names) > lists/2 {
+		t.Errorf("%d lists, one after the other, by %d goroutines", lists, len(names))
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	if err := errors.Join(p.Close(ctx), driver.Close()); err != nil {
+		t.Error(err)
+	}
+	// goleak sees that none is left.
 }
