@@ -142,6 +142,26 @@ func TestSandboxIDsDoNotCollide(t *testing.T) {
 	})
 }
 
+// What lies on machines is found by these names: they can not change.
+func TestSandboxIDIsFixedAndCostsOneAllocation(t *testing.T) {
+	for _, c := range []struct {
+		run                string
+		attempt, placement int32
+		want               string
+	}{
+		{"r.web.4tq", 1, 1, "ei34lvcsv4mtp3ibuce5ex3ubfaz6znjj"},
+		// Longer than any id there is.
+		{"k." + strings.Repeat("a", 63) + "." + strings.Repeat("b", 120), 3, 70000, "emq7gl4ca6s5kdg4qpyryarrj6n5a2xob"},
+	} {
+		if got := records.SandboxID(c.run, c.attempt, c.placement); got != c.want {
+			t.Errorf("%s is %s, want %s", c.run, got, c.want)
+		}
+	}
+	if got := testing.AllocsPerRun(100, func() { records.SandboxID("r.web.4tq", 1, 1) }); got != 1 {
+		t.Errorf("%v allocations", got)
+	}
+}
+
 // These values are stored in every cluster: they can not change.
 func TestShardOfIsFixed(t *testing.T) {
 	// The published values of xxhash64 for "a" and "abc" end in 0x5b and 0x99.
