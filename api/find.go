@@ -132,11 +132,15 @@ func (s *Server) choose(ctx context.Context, text string, kvs []records.KV) (fou
 		}
 		return foundRun{}, fail(codes.RunAmbiguous, "several runs begin with %s, among them %s", text, strings.Join(ids, ", "))
 	}
-	run, err := records.DecodeRun(kvs[0])
+	return decodeFound(kvs[0])
+}
+
+func decodeFound(kv records.KV) (foundRun, error) {
+	run, err := records.DecodeRun(kv)
 	if err != nil {
 		return foundRun{}, fail(codes.Internal, "%w", err)
 	}
-	return foundRun{run: run, at: kvs[0]}, nil
+	return foundRun{run: run, at: kv}, nil
 }
 
 // notFound tells a deleted run from one that never was.

@@ -117,16 +117,25 @@ func (w *runWatch) wake() {
 
 // next waits for a newer state than the one that was known or returned last.
 func (w *runWatch) next(ctx context.Context) (foundRun, error) {
+	kv, err := w.newer(ctx)
+	if err != nil {
+		return foundRun{}, err
+	}
+	return decodeFound(kv)
+}
+
+// newer is next without reading the record.
+func (w *runWatch) newer(ctx context.Context) (records.KV, error) {
 	for {
 		select {
 		case <-w.changed:
 		case <-ctx.Done():
-			return foundRun{}, contextError(ctx)
+			return records.KV{}, contextError(ctx)
 		}
 		kv, deleted, missed := w.take()
 		if missed {
 			if err := w.read(ctx); err != nil {
-				return foundRun{}, err
+				return records.KV{}, err
 			}
 			kv, deleted, _ = w.take()
 		}
@@ -138,27 +147,34 @@ func (w *runWatch) next(ctx context.Context) (foundRun, error) {
 				w.wake()
 				w.mu.Unlock()
 			}
-			run, err := records.DecodeRun(kv)
-			if err != nil {
-				return foundRun{}, fail(codes.Internal, "%w", err)
-			}
-			return foundRun{run: run, at: kv}, nil
+			return kv, nil
 		case deleted:
-			return foundRun{}, fail(codes.RunDeleted, "run %s was deleted", w.id)
+			return records.KV{}, fail(codes.RunDeleted, "run %s was deleted", w.id)
 		}
 	}
 }
 
 // end waits for the terminal state. With an error it returns the newest one that came,
-// if any did.
+// if any did. Of the states between it looks at nothing but what they are.
 func (w *runWatch) end(ctx context.Context) (newest foundRun, err error) {
+	var last records.KV
 	for {
-		found, err := w.next(ctx)
-		if err != nil {
+		kv, err := w.newer(ctx)
+		switch {
+		case err != nil && last.Mod == 0:
+			return foundRun{}, err
+		case err != nil:
+			// What can not be read is not told: why the wait has ended is.
+			newest, _ = decodeFound(last)
 			return newest, err
 		}
-		if newest = found; records.Terminal(found.run.GetStatus()) {
-			return newest, nil
+		last = kv
+		status, err := records.StatusOfRun(kv)
+		if err != nil {
+			return foundRun{}, fail(codes.Internal, "%w", err)
+		}
+		if records.Terminal(status) {
+			return decodeFound(kv)
 		}
 	}
 }
@@ -245,16 +261,15 @@ func (s *runService) Wait(ctx context.Context, request *errandv1.WaitRunRequest)
 		return nil, err
 	}
 	defer watch.stop()
-	for !records.Terminal(found.run.GetStatus()) {
-		newer, err := watch.next(waiting)
-		switch {
-		case err == nil:
-			found = newer
-		case waiting.Err() != nil && ctx.Err() == nil:
-			return &errandv1.WaitRunResponse{Run: found.public()}, nil
-		default:
-			return nil, err
-		}
+	if records.Terminal(found.run.GetStatus()) {
+		return &errandv1.WaitRunResponse{Run: found.public(), Terminal: true}, nil
 	}
-	return &errandv1.WaitRunResponse{Run: found.public(), Terminal: true}, nil
+	newest, err := watch.end(waiting)
+	if err != nil && (waiting.Err() == nil || ctx.Err() != nil) {
+		return nil, err
+	}
+	if newest.run != nil {
+		found = newest
+	}
+	return &errandv1.WaitRunResponse{Run: found.public(), Terminal: err == nil}, nil
 }

@@ -3,6 +3,7 @@ package records
 import (
 	"fmt"
 
+	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 
 	recordv1 "github.com/errand-run/errand/messages/errand/record/v1"
@@ -51,6 +52,32 @@ func Decode(kv KV, into proto.Message) error {
 func DecodeRun(kv KV) (*recordv1.Run, error) {
 	run := &recordv1.Run{}
 	return run, Decode(kv, run)
+}
+
+// statusField is the number of a run's status in its record.
+const statusField protowire.Number = 8
+
+// StatusOfRun reads no more of a run's record than its status.
+func StatusOfRun(kv KV) (status recordv1.Status, err error) {
+	for rest := kv.Value; len(rest) > 0; {
+		number, kind, n := protowire.ConsumeTag(rest)
+		if n >= 0 {
+			rest = rest[n:]
+			if number == statusField && kind == protowire.VarintType {
+				var value uint64
+				if value, n = protowire.ConsumeVarint(rest); n >= 0 {
+					status = recordv1.Status(value) //nolint:gosec // as protobuf reads an enum
+				}
+			} else {
+				n = protowire.ConsumeFieldValue(number, kind, rest)
+			}
+		}
+		if n < 0 {
+			return 0, Errorf(ClassInternal, "decode %s: %w", kv.Key, protowire.ParseError(n))
+		}
+		rest = rest[n:]
+	}
+	return status, nil
 }
 
 // Terminal tells whether a status is one that is never left.
