@@ -149,30 +149,26 @@ func (s *Server) routes() http.Handler {
 	}
 	// What the others read is bounded by boundedBody and boundedGzip.
 	images := append(options, connect.WithReadMaxBytes(importMessageMax))
-	rpc := http.NewServeMux()
 	runs := append(slices.Clone(options), connect.WithConditionalHandlerOptions(func(spec connect.Spec) []connect.HandlerOption {
 		if openEnded[spec.Procedure] {
 			return []connect.HandlerOption{connect.WithReadMaxBytes(execMessageMax)}
 		}
 		return nil
 	}))
-	rpc.Handle(errandv1connect.NewRunServiceHandler(&runService{s}, runs...))
-	rpc.Handle(errandv1connect.NewNodeServiceHandler(&nodeService{s}, options...))
-	rpc.Handle(errandv1connect.NewImageServiceHandler(&imageService{s}, images...))
-
-	guarded := http.NewServeMux()
-	guarded.Handle("/errand.v1.RunService/", rpc)
-	guarded.Handle("/errand.v1.NodeService/", rpc)
-	guarded.Handle("/errand.v1.ImageService/", rpc)
-	if s.config.Gatherer != nil {
-		guarded.Handle("GET /metrics", promhttp.HandlerFor(s.config.Gatherer, promhttp.HandlerOpts{}))
-	}
-	guarded.Handle("/debug/pprof/", loopbackOnly(profiles()))
-
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /healthz", s.healthz)
 	mux.HandleFunc("GET /readyz", s.readyz)
-	mux.Handle("/", s.sameOrigin(s.authenticated(s.withDeadlines(guarded))))
+	guarded := func(pattern string, handler http.Handler) {
+		mux.Handle(pattern, s.sameOrigin(s.authenticated(s.withDeadlines(handler))))
+	}
+	guarded(errandv1connect.NewRunServiceHandler(&runService{s}, runs...))
+	guarded(errandv1connect.NewNodeServiceHandler(&nodeService{s}, options...))
+	guarded(errandv1connect.NewImageServiceHandler(&imageService{s}, images...))
+	if s.config.Gatherer != nil {
+		guarded("GET /metrics", promhttp.HandlerFor(s.config.Gatherer, promhttp.HandlerOpts{}))
+	}
+	guarded("/debug/pprof/", loopbackOnly(profiles()))
+	guarded("/", http.NotFoundHandler())
 	return receiving(mux)
 }
 
