@@ -168,7 +168,14 @@ func TestConsoleOfAProcess(t *testing.T) {
 func TestConsoleOfAContainer(t *testing.T) {
 	n := startContainerNode(t)
 	consoleSession(t, n, "busybox", "--", "sh")
-	s := n.terminal(t, "console", "busybox", "--", "/no/such")
+	s := n.terminal(t, "console", "busybox")
+	s.run()
+	n.restart(t)
+	s.await("attached again")
+	s.insist("echo af''ter\n", "after")
+	s.typeKeys("exit 3\n")
+	s.end(3)
+	s = n.terminal(t, "console", "busybox", "--", "/no/such")
 	s.await("NOT_FOUND")
 	s.end(127)
 }
