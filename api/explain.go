@@ -51,7 +51,7 @@ func (s *Server) unrecorded(ctx context.Context, of *recordv1.Run) (seen run.Unr
 	})
 	if node := of.GetPlacement().GetNode(); node != "" {
 		if pull, ok := s.pullOf(node, of.GetId()); ok {
-			seen.Pull = pullText(pull)
+			seen.Pull = pullText(pull, s.config.Now())
 		}
 		asking.Go(func() {
 			seen.Node, _ = ask(actors.KindNode, node, &actorv1.Describe{Run: of.GetId()}).(*actorv1.Described)
@@ -98,7 +98,7 @@ func (s *Server) pullOf(node, id string) (*errandv1.ImagePull, bool) {
 }
 
 // pullText says how far a pull has come.
-func pullText(pull *errandv1.ImagePull) string {
+func pullText(pull *errandv1.ImagePull, now time.Time) string {
 	switch pull.GetPhase() {
 	case errandv1.PullPhase_PULL_PHASE_WAITING:
 		return "others come first"
@@ -113,7 +113,11 @@ func pullText(pull *errandv1.ImagePull) string {
 	case errandv1.PullPhase_PULL_PHASE_UNPACKING:
 		return "all of its " + records.SizeText(pull.GetTotalBytes()) + " are here and it is unpacked"
 	case errandv1.PullPhase_PULL_PHASE_FAILED:
-		return "the last try failed: " + pull.GetLastError()
+		text := "the last try failed: " + pull.GetLastError()
+		if wait := pull.GetRetryAt().AsTime().Sub(now).Round(time.Second); pull.GetRetryAt() != nil && wait > 0 {
+			text += "; the registry does not want to be asked again for " + wait.String()
+		}
+		return text
 	default:
 		return ""
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"strconv"
 	"testing"
 
 	"connectrpc.com/connect"
@@ -131,5 +132,35 @@ func TestNodeTellsItsQuarantineAndOneThatDoesNotAnswerIsSilent(t *testing.T) {
 	}
 	if _, err = r.nodes.Get(t.Context(), &errandv1.GetNodeRequest{Id: "n2"}); connect.CodeOf(err) != connect.CodeNotFound {
 		t.Error(err)
+	}
+}
+
+// TestExplainHasEveryReasonOfTheAPI: the reasons of the API and those of records are the
+// same, and each is the code of a cause with a sentence.
+func TestExplainHasEveryReasonOfTheAPI(t *testing.T) {
+	reasons := errandv1.Reason(0).Descriptor().Values()
+	if stored := recordv1.Reason(0).Descriptor().Values(); stored.Len() != reasons.Len() {
+		t.Errorf("%d reasons in the API, %d in records", reasons.Len(), stored.Len())
+	}
+	r := explainRig(t, placedRun(), nil)
+	for i := range reasons.Len() {
+		public := reasons.Get(i)
+		reason, ok := recordv1.Reason_value[string(public.Name())]
+		if !ok {
+			t.Errorf("no record has the reason %s", public.Name())
+		}
+		if public.Number() == 0 {
+			continue
+		}
+		run := placedRun()
+		run.Id, run.Placement = "r.default.reason"+strconv.Itoa(i), nil
+		run.Status, run.Reason, run.EndedAt = recordv1.Status_STATUS_FAILED, recordv1.Reason(reason), 3
+		run.Attempts[0].Status, run.Attempts[0].Reason, run.Attempts[0].EndedAt = run.GetStatus(), run.GetReason(), 3
+		r.commit(r.keys.Create(run, 1))
+		response, err := r.runs.Explain(t.Context(), &errandv1.ExplainRunRequest{Id: run.GetId()})
+		at := slices.IndexFunc(response.GetCauses(), func(c *errandv1.Cause) bool { return "REASON_"+c.GetCode() == string(public.Name()) })
+		if err != nil || at < 0 || response.GetCauses()[at].GetMessage() == "" || response.GetRun().GetReason().Number() != public.Number() {
+			t.Errorf("%s: %v, %v", public.Name(), response, err)
+		}
 	}
 }

@@ -156,9 +156,9 @@ func TestSandboxThatIsKilledFromOutsideIsLost(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			args := append([]string{"-a", filepath.Join(n.data, "containerd", "containerd.sock"), "-n", containerd.NamespaceDefault}, args...)
-			if output, err := exec.CommandContext(t.Context(), binary, append(args, id)...).CombinedOutput(); err != nil {
-				t.Fatalf("ctr %q: %v: %s", args, err, output)
+			all := append([]string{"-a", filepath.Join(n.data, "containerd", "containerd.sock"), "-n", containerd.NamespaceDefault}, args...)
+			if output, err := exec.CommandContext(t.Context(), binary, append(all, id)...).CombinedOutput(); err != nil {
+				t.Fatalf("ctr %q: %v: %s", all, err, output)
 			}
 		}
 	}

@@ -287,7 +287,7 @@ func (f *flight) brokenOff() error {
 	case progress.Phase == sandbox.PullUnpacking:
 		text += "still unpacking it"
 	case progress.Total > 0:
-		text += fmt.Sprintf("still fetching it, %d of %d bytes are there", progress.Bytes, progress.Total)
+		text += fmt.Sprintf("still fetching it, %s of %s are there", records.SizeText(progress.Bytes), records.SizeText(progress.Total))
 	default:
 		text += "still asking registry " + f.host
 	}
