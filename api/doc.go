@@ -12,6 +12,9 @@
 // into a record or into a list of violations, publicRun turns a record into what
 // users see, and the page tokens of List are values.
 //
+// Who has a server in the same process calls it without a connection (Direct): what is
+// answered once goes to the same handlers, with the same bounds, counts and errors.
+//
 // Everything is bounded: the size of a request, the number of open streams, the
 // time of a call, the work of one List. Errors carry a Connect code, a text for
 // people and an ErrorInfo with a stable code for programs (package codes).
