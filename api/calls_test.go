@@ -5,7 +5,11 @@ import (
 	"testing"
 	"time"
 
+	"connectrpc.com/connect"
+
 	"github.com/errand-run/errand/api"
+	"github.com/errand-run/errand/cluster/records"
+	errandv1 "github.com/errand-run/errand/messages/errand/v1"
 )
 
 func TestACallIsAnsweredBeforeItsCallerWaitsNoLonger(t *testing.T) {
@@ -32,5 +36,21 @@ func TestACallIsAnsweredBeforeItsCallerWaitsNoLonger(t *testing.T) {
 				t.Errorf("answered by %s, want %s", got, c.want)
 			}
 		})
+	}
+}
+
+// Who waits for a while learns why there is no answer from the server, not from his own
+// clock.
+func TestACallThatGetsNowhereIsToldSoByTheServer(t *testing.T) {
+	r := newRig(t)
+	r.store.do = func(ctx context.Context, _ records.Txn) (records.Result, error) {
+		<-ctx.Done()
+		return records.Result{}, ctx.Err()
+	}
+	ctx, cancel := context.WithTimeout(r.ctx, 3*time.Second)
+	defer cancel()
+	_, err := r.runs.Get(ctx, &errandv1.GetRunRequest{Id: "r.web.abc"})
+	if !connect.IsWireError(err) || ctx.Err() != nil {
+		t.Errorf("%v, from the server: %v, the caller's time: %v", err, connect.IsWireError(err), ctx.Err())
 	}
 }
