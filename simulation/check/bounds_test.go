@@ -1,6 +1,7 @@
 package check_test
 
 import (
+	"slices"
 	"testing"
 	"time"
 
@@ -229,6 +230,42 @@ func TestRulesOfG11AndG12(t *testing.T) {
 			},
 		},
 	})
+}
+
+// A start that stood still with its machine, while the run went on elsewhere, carries the
+// token of its placement, which is what it can be kept out by. A later placement's must be
+// above all.
+func TestTokenOfAStartThatComesLateIsBelowThoseOfLaterPlacements(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		late  grant
+		token func(s *script) uint64
+		want  bool
+	}{
+		{"of the earlier placement, its own", grant{one, 1, 1}, func(s *script) uint64 { return s.tokens[grant{one, 1, 1}] }, false},
+		{"of the earlier placement, that of the later", grant{one, 1, 1}, func(s *script) uint64 { return s.tokens[grant{one, 2, 1}] }, true},
+		{"of the later placement, that of the earlier", grant{one, 2, 1}, func(s *script) uint64 { return s.tokens[grant{one, 1, 1}] }, true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			s := newScript()
+			s.createToRetry(one, &recordv1.Retry{Retries: 1})
+			s.place(one, "n1")
+			if c.late.attempt == 2 {
+				s.start(one, "n1", 1, 1)
+			}
+			s.retry(one)
+			s.place(one, "n2")
+			if c.late.attempt == 1 {
+				s.start(one, "n2", 2, 1)
+			}
+			s.token = c.token(s)
+			s.start(one, map[int32]string{1: "n1", 2: "n2"}[c.late.attempt], c.late.attempt, 1)
+			found := slices.ContainsFunc(s.set.Violations(), func(v check.Violation) bool { return v.Guarantee == check.G12 })
+			if found != c.want {
+				t.Errorf("found: %v, want %v", s.set.Violations(), c.want)
+			}
+		})
+	}
 }
 
 // Keys that are left of a run without a record, and commands that outlive their run,

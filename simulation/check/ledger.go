@@ -62,6 +62,8 @@ type Run struct {
 	// Misdated tells that the attempt began to wait when some wall clock was wrong, or
 	// had been while its client asked: its bounds count from nobody knows when.
 	Misdated bool
+	// unknown is the last placement of whose start its node was told that nobody knows it.
+	unknown placed
 	// Deleted is how often the record was deleted.
 	Deleted int
 	// Rewritten and Forgotten tell that the last commit has put the record, and that it
@@ -79,6 +81,18 @@ type Assignment struct {
 	Node               string
 	Attempt, Placement int32
 	Create             int64
+}
+
+// placed is a placement, and when something befell it.
+type placed struct {
+	attempt, placement int32
+	at                 time.Duration
+}
+
+// Belated tells whether a command was started only after its node had been told that
+// nobody knows whether it would be.
+func (r *Run) Belated(c *Command) bool {
+	return r.unknown.attempt == c.Attempt && r.unknown.placement == c.Placement && c.Started > r.unknown.at
 }
 
 // grant is the token of a placement.
@@ -140,6 +154,10 @@ func (l *Ledger) apply(e history.Event) {
 	case history.KindCommit:
 		if c, ok := e.Detail.(history.Commit); ok {
 			l.commit(c)
+		}
+	case history.KindSandbox:
+		if _, ok := e.Detail.(history.StartUnknown); ok {
+			l.run(e.Run).unknown = placed{e.Attempt, e.Placement, e.At}
 		}
 	case history.KindRestore:
 		if restore, ok := e.Detail.(history.Restore); ok {

@@ -87,7 +87,10 @@ func unseen(l *Ledger, r *Run) string {
 	}
 	switch r.Record.GetReason() {
 	case recordv1.Reason_REASON_SANDBOX_LOST, recordv1.Reason_REASON_START_UNKNOWN:
-		if l.InSight(c) {
+		// A start that comes after it was given up can only be barred by a kill, which must
+		// not be before the journal says so: else the kill could pass for the command's end.
+		belated := r.Record.GetReason() == recordv1.Reason_REASON_START_UNKNOWN && r.Belated(c)
+		if l.InSight(c) && !belated {
 			return fmt.Sprintf("%v ended (%s) in sight of its node and is said to be lost (%s)", c, c.Cause, records.Word(r.Record.GetReason()))
 		}
 	default:

@@ -1,6 +1,7 @@
 package check
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 
@@ -203,9 +204,23 @@ func again(r *Run) bool {
 	return false
 }
 
+// keptOut tells whether all commands with tokens that are not below that of the last one
+// are of later placements: a start that stood still with its machine while the run went on
+// elsewhere is what a token is there to keep out.
+func keptOut(r *Run) bool {
+	last, highest := r.Commands[len(r.Commands)-1], uint64(0)
+	for _, c := range r.Commands[:len(r.Commands)-1] {
+		if c.Token >= last.Token && cmp.Or(cmp.Compare(c.Attempt, last.Attempt), cmp.Compare(c.Placement, last.Placement)) <= 0 {
+			return false
+		}
+		highest = max(highest, c.Token)
+	}
+	return highest == r.tokenBefore && highest > last.Token
+}
+
 // g12FencingToken: each command of a run carries a token above those of all commands
-// of the run that were started before, and it is the token of its placement. This
-// holds outside the fencing model too.
+// of the run that were started before, but for those of later placements, and it is the
+// token of its placement. This holds outside the fencing model too.
 type g12FencingToken struct{}
 
 func (g12FencingToken) Guarantee() Guarantee { return G12 }
@@ -220,7 +235,7 @@ func (g12FencingToken) Observe(l *Ledger, e history.Event, report func(Finding))
 	switch {
 	case c.Token == 0:
 		text = "the command carries no fencing token"
-	case c.Token < r.tokenBefore || c.Token == r.tokenBefore && !again(r):
+	case (c.Token < r.tokenBefore || c.Token == r.tokenBefore && !again(r)) && !keptOut(r):
 		text = fmt.Sprintf("the token %d is not above %d, which an earlier command carries", c.Token, r.tokenBefore)
 	}
 	for _, g := range r.tokens {

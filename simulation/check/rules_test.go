@@ -405,6 +405,27 @@ func TestRulesOfG8(t *testing.T) {
 			},
 		},
 		{
+			"a start that its node was told nobody knows of, and that comes after that, may be unknown", check.G8, "(START_UNKNOWN)",
+			func(s *script) {
+				s.fault("n1", "failed_start", true, false)
+				s.create(one)
+				s.place(one, "n1")
+				s.startUnknown(one, "n1")
+				s.start(one, "n1", 1, 1)
+				s.exit(one, "n1", 1, 1, 3, "itself")
+				s.finish(one, failed, startUnknown, nil)
+			},
+			func(s *script) {
+				s.fault("n1", "failed_start", true, false)
+				s.create(one)
+				s.place(one, "n1")
+				s.start(one, "n1", 1, 1)
+				s.startUnknown(one, "n1")
+				s.exit(one, "n1", 1, 1, 3, "itself")
+				s.finish(one, failed, startUnknown, nil)
+			},
+		},
+		{
 			"a node that has lost its journal has lost sight", check.G8, "in sight of its node",
 			func(s *script) {
 				s.fault("n1", "disk_loss", true, false)

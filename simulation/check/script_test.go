@@ -128,6 +128,11 @@ func (s *script) start(id, node string, attempt, placement int32) {
 	})
 }
 
+// startUnknown is the answer to a start that nobody knows of.
+func (s *script) startUnknown(id, node string) {
+	s.add(history.Event{Kind: history.KindSandbox, Node: node, Run: id, Attempt: 1, Placement: 1, Detail: history.StartUnknown{}})
+}
+
 func (s *script) running(id string) {
 	s.update(id, func(run *recordv1.Run) { run.Status, run.StartedAt = recordv1.Status_STATUS_RUNNING, 2 })
 }

@@ -131,6 +131,10 @@ type Refused struct {
 	RetryAfter time.Duration
 }
 
+// StartUnknown is the Detail of a KindSandbox: a daemon was told that nobody knows whether
+// its start was carried out.
+type StartUnknown struct{}
+
 // Call is the detail of a KindCall and, with its Outcome set, of the KindAnswer.
 type Call struct {
 	// ID joins a call and its answer.

@@ -10,6 +10,7 @@ import (
 	recordv1 "github.com/errand-run/errand/messages/errand/record/v1"
 	"github.com/errand-run/errand/nodes"
 	"github.com/errand-run/errand/nodes/sandbox"
+	"github.com/errand-run/errand/simulation/history"
 	"github.com/errand-run/errand/simulation/virtual"
 )
 
@@ -234,6 +235,7 @@ func (o *operation) start() {
 			o.after(took+late, func() { _, _ = o.tryStart() }) // nobody hears of it
 		}
 		o.runtime.machine.timers.after(min(took, startTimeout), false, func() {
+			o.notKnown()
 			o.fail(records.Errorf(records.ClassOutcomeUnknown, "start sandbox %s: %w", o.ID, context.DeadlineExceeded))
 		})
 		return
@@ -241,6 +243,18 @@ func (o *operation) start() {
 	o.after(took, func() {
 		at, err := o.tryStart()
 		o.answer(nodes.SandboxResult{StartedAt: at, Err: err})
+	})
+}
+
+// notKnown takes note that the daemon is told that nobody knows what became of a start.
+func (o *operation) notKnown() {
+	b, m := o.box(), o.runtime.machine
+	if b == nil || o.daemon.dead {
+		return
+	}
+	m.history.Add(history.Event{
+		Step: m.step(), At: m.now(), Kind: history.KindSandbox, Node: m.name,
+		Run: b.info.Run, Attempt: b.info.Attempt, Placement: b.info.Placement, Text: "start not known", Detail: history.StartUnknown{},
 	})
 }
 

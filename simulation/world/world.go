@@ -45,7 +45,7 @@ const (
 	instantStepsMax = 200_000
 	// settleTime passes between convergence and the last look: what comes late then is
 	// still judged.
-	settleTime = 90 * time.Second
+	settleTime = 150 * time.Second
 	// convergePoll is how often convergence is looked for.
 	convergePoll = time.Second
 )
