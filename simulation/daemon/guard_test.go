@@ -47,8 +47,10 @@ func startGuardedNode(t *testing.T, flags ...string) *guardedNode {
 			t.Error(err)
 		}
 	})
-	g.node = startNode(t, append(flags, "--etcd-endpoints", g.etcd.address, "--runtime-dir", runtime,
-		"--session-lease", "12s", "--session-renew", "1s", "--session-margin", "4s", "--kill-budget", guardBudget.String())...)
+	g.node = startNode(t, append([]string{
+		"--etcd-endpoints", g.etcd.address, "--runtime-dir", runtime,
+		"--session-lease", "12s", "--session-renew", "1s", "--session-margin", "4s", "--kill-budget", guardBudget.String(),
+	}, flags...)...)
 	return g
 }
 
@@ -152,31 +154,65 @@ func TestNodeWhoseStoreIsAwayIsFencedAndComesBack(t *testing.T) {
 	g.awaitFenced(t, id)
 }
 
+// The session of a node whose absences are short, and what is short: a machine that is
+// busy with other things makes them longer than they are meant to be, and the fence is
+// right to kill then.
+const (
+	longWindow   = 24 * time.Second
+	shortAbsence = longWindow / 2
+	absenceTries = 3
+)
+
 func TestShortAbsencesKillNothing(t *testing.T) {
 	t.Parallel()
-	g := startGuardedNode(t)
+	g := startGuardedNode(t, "--session-lease", "28s")
+	for range absenceTries {
+		code, longest := g.absent(t)
+		switch {
+		case longest > shortAbsence:
+			t.Logf("the run ended with %d after an absence of %s, which is not short: once more", code, longest)
+		case code != 3:
+			t.Fatalf("the run ended with %d, want 3; the longest absence took %s of %s\nnode: %s", code, longest, longWindow, g.log)
+		default:
+			return
+		}
+	}
+	t.Fatalf("no absence was short: this machine is too busy to tell")
+}
+
+// absent lets node and store be away for a while in all ways, and returns how a command
+// ended that ran meanwhile, and how long the longest absence took. One lasts until the
+// session has been renewed.
+func (g *guardedNode) absent(t *testing.T) (code int, longest time.Duration) {
+	t.Helper()
 	path := filepath.Join(t.TempDir(), "end")
 	id := g.submit(t, "--", "sh", "-c", "until [ -e "+path+" ]; do sleep 0.05; done; exit 3")
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	g.awaitRunning(ctx, t, id)
-	g.restart(t)
-	g.etcd.pause(t)
-	time.Sleep(guardWindow / 6) // the absence itself
-	g.etcd.resume(t)
-	sendSignal(t, g.PID(), syscall.SIGSTOP)
-	time.Sleep(guardWindow / 6)
-	sendSignal(t, g.PID(), syscall.SIGCONT)
-	if err := g.Stop(); err != nil {
-		t.Fatal(err)
+	measured := func(away func()) {
+		begin := time.Now()
+		away()
+		longest = max(longest, time.Since(begin))
 	}
-	g.start(t)
+	measured(func() { g.restart(t) })
+	measured(func() {
+		g.etcd.pause(t)
+		time.Sleep(longWindow / 12) // the absence itself
+		g.etcd.resume(t)
+		// Nothing tells that it was renewed in between, so both are one.
+		sendSignal(t, g.PID(), syscall.SIGSTOP)
+		time.Sleep(longWindow / 12)
+		sendSignal(t, g.PID(), syscall.SIGCONT)
+		if err := g.Stop(); err != nil {
+			t.Fatal(err)
+		}
+		g.start(t)
+	})
 	if err := os.WriteFile(path, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if r := g.errand(t, "wait", id); r.code != 3 {
-		t.Fatalf("wait gave %d, stderr %q; want 3\nnode: %s", r.code, r.stderr, g.log)
-	}
+	return g.errand(t, "wait", id).code, longest
 }
 
 // TestPlannedRestartOutlastsTheSession is an update that takes longer than the daemon
