@@ -4,7 +4,9 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+	"time"
 
+	"github.com/errand-run/errand/actors/run"
 	"github.com/errand-run/errand/cluster/records"
 	recordv1 "github.com/errand-run/errand/messages/errand/record/v1"
 	"github.com/errand-run/errand/simulation/history"
@@ -146,20 +148,29 @@ func (g11Explained) Observe(l *Ledger, e history.Event, report func(Finding)) {
 		return
 	}
 	for _, r := range l.Changed() {
-		run := r.Record
+		record := r.Record
 		if !r.Terminal() || !r.Rewritten {
 			continue
 		}
-		failed := run.GetStatus() != recordv1.Status_STATUS_SUCCEEDED && run.GetStatus() != recordv1.Status_STATUS_SKIPPED
+		failed := record.GetStatus() != recordv1.Status_STATUS_SUCCEEDED && record.GetStatus() != recordv1.Status_STATUS_SKIPPED
 		switch {
-		case failed && run.GetReason() == recordv1.Reason_REASON_UNSPECIFIED:
-			report(Finding{Run: r.ID, Text: records.Word(run.GetStatus()) + " without a reason"})
-		case failed && run.GetMessage() == "":
-			report(Finding{Run: r.ID, Text: records.Word(run.GetStatus()) + " without a message"})
-		case run.GetEndedAt() < max(run.GetStartedAt(), run.GetQueuedAt()):
+		case failed && record.GetReason() == recordv1.Reason_REASON_UNSPECIFIED:
+			report(Finding{Run: r.ID, Text: records.Word(record.GetStatus()) + " without a reason"})
+		case failed && record.GetMessage() == "":
+			report(Finding{Run: r.ID, Text: records.Word(record.GetStatus()) + " without a message"})
+		case record.GetEndedAt() < max(record.GetStartedAt(), record.GetQueuedAt()):
 			report(Finding{Run: r.ID, Text: "the run ended before it was started or queued"})
+		case failed && !named(record):
+			report(Finding{Run: r.ID, Text: "why does not name the reason " + records.Word(record.GetReason())})
 		}
 	}
+}
+
+// named tells whether the explanation of a run that has ended names why it did.
+func named(of *recordv1.Run) bool {
+	return slices.ContainsFunc(run.Why(time.UnixMilli(of.GetEndedAt()), of, run.Unrecorded{}), func(c run.Cause) bool {
+		return string(c.Code) == records.Word(of.GetReason()) && c.Text != ""
+	})
 }
 
 func (g11Explained) Finish(l *Ledger, facts Facts, report func(Finding)) {
