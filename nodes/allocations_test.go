@@ -18,7 +18,7 @@ var placementAllocations = []struct {
 	want uint64
 }{
 	{"reserve", 5},
-	{"told to start", 39},
+	{"told to start", 30},
 	{"created", 11},
 	{"starting journaled", 3},
 	{"started", 16},
@@ -29,7 +29,7 @@ var placementAllocations = []struct {
 	{"emptied", 5},
 	{"flushed", 14},
 	{"removed", 0},
-	{"acknowledged", 10},
+	{"acknowledged", 7},
 	{"watched its end", 11},
 	{"forgotten", 0},
 }
