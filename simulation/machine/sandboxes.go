@@ -305,13 +305,15 @@ func (o *operation) beginKill() {
 			o.deliver = func(nodes.SandboxResult) {}
 		})
 	}
-	o.after(took, o.kill)
+	meant := o.box()
+	o.after(took, func() { o.kill(meant) })
 }
 
-// kill ends what lives, and answers when nothing does.
-func (o *operation) kill() {
+// kill ends what lives, and answers when nothing does. It does not reach a sandbox that
+// was made in the place of the one that it was meant for.
+func (o *operation) kill(meant *box) {
 	b := o.box()
-	if b == nil {
+	if b == nil || meant != nil && b != meant {
 		o.answer(nodes.SandboxResult{})
 		return
 	}
