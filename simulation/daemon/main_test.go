@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"os"
 	"os/exec"
@@ -18,6 +19,9 @@ import (
 
 	"github.com/errand-run/errand/simulation/daemon"
 )
+
+// parallelTests is how many tests run in parallel unless the command line says.
+const parallelTests = "4"
 
 // binaries holds what TestMain builds: errand-node with the race detector,
 // errand, sandbox-init and simulate as they ship.
@@ -61,6 +65,13 @@ func buildAndRun(m *testing.M) (int, error) {
 		command.Env = append(os.Environ(), "CGO_ENABLED="+build.cgo)
 		if output, err := command.CombinedOutput(); err != nil {
 			return 1, fmt.Errorf("build %s: %w\n%s", build.name, err, output)
+		}
+	}
+	// The tests that run in parallel wait for most of their time.
+	flag.Parse()
+	if at := flag.Lookup("test.parallel"); at.Value.String() == at.DefValue {
+		if err := at.Value.Set(parallelTests); err != nil {
+			return 1, err
 		}
 	}
 	code := m.Run()
