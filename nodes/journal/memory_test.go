@@ -26,6 +26,8 @@ type memoryDisk struct {
 	calls, dieAt int
 	// syncs counts those of data, failSyncs makes the next ones fail.
 	syncs, writes, failSyncs int
+	// failWrites lets the next writes end in their middle.
+	failWrites int
 	// full refuses every byte behind what a file has.
 	full bool
 }
@@ -157,6 +159,10 @@ func (f *memoryFile) WriteAt(p []byte, at int64) (int, error) {
 			return 0, io.ErrShortWrite
 		}
 		f.data = append(f.data, make([]byte, grow)...)
+	}
+	if f.disk.failWrites > 0 {
+		f.disk.failWrites--
+		p, err = p[:len(p)/2], io.ErrShortWrite
 	}
 	for sector := int(at) / sectorBytes; sector*sectorBytes < int(at)+len(p); sector++ {
 		delete(f.lost, sector)

@@ -1,6 +1,7 @@
 package journal
 
 import (
+	"path/filepath"
 	"testing"
 
 	"github.com/errand-run/errand/nodes"
@@ -95,6 +96,37 @@ func TestCloseWhoseSyncFailedIsNotTakenForAGoodOne(t *testing.T) {
 	must(t, try(j, puts("r.a.second")))
 	holds(t, d, "r.a.first", "r.a.second")
 	closeOnDisk(t, j)
+}
+
+// TestBatchWhoseWriteFailedLeavesNothing: neither is a shorter one written over what it has
+// left, nor does the mark say that it was there.
+func TestBatchWhoseWriteFailedLeavesNothing(t *testing.T) {
+	marks := filepath.Join(t.TempDir(), "run")
+	for name, then := range map[string]func(j *Journal){
+		"another follows": func(j *Journal) { must(t, try(j, puts("r.a.second"))) },
+		"nothing follows": func(*Journal) {},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := newMemoryDisk(1)
+			j, err := onDisk(d, marks, 8192)
+			must(t, err)
+			must(t, try(j, puts("r.a.first")))
+			d.failWrites = 1
+			if try(j, puts(longRun("x"), longRun("y"), longRun("z"))) == nil {
+				t.Fatal("a batch of which a half was written was acknowledged")
+			}
+			then(j)
+			closeOnDisk(t, j)
+			d.revive()
+			j, err = onDisk(d, marks, 8192)
+			must(t, err)
+			defer closeOnDisk(t, j)
+			content := load(t, j)
+			if got := runsOf(content); content.Reverted || got[0] != "r.a.first" || len(got) > 2 {
+				t.Errorf("it holds %v, reverted: %v", got, content.Reverted)
+			}
+		})
+	}
 }
 
 // TestChangeOfNothingIsNotWritten: on the disk it would be a close.
