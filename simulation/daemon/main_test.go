@@ -133,6 +133,14 @@ func startNodeOf(t *testing.T, binary string, flags ...string) *node {
 		if n.Daemon == nil {
 			return
 		}
+		if t.Failed() {
+			// What it was about may still run, and would go on without the daemon.
+			going := n.errand(t, "runs", "-q", "--limit", "0", "--status", "PENDING,RUNNING")
+			for id := range strings.FieldsSeq(going.stdout) {
+				n.errand(t, "cancel", "--force", id)
+				n.errand(t, "wait", "--timeout", "20s", id)
+			}
+		}
 		if err := n.Stop(); err != nil {
 			t.Errorf("stop the node: %v\n%s", err, n.log)
 		}
