@@ -15,6 +15,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
 	"connectrpc.com/connect"
 
@@ -173,7 +174,12 @@ func loopbackOnly(next http.Handler) http.Handler {
 // errorWriter speaks the protocol of whoever called.
 var errorWriter = connect.NewErrorWriter()
 
+// refusedBodyTime is how long the rest of a request is received that was refused by its
+// head: the answer leaves only after it.
+const refusedBodyTime = time.Second
+
 func refuse(w http.ResponseWriter, r *http.Request, status int, err *connect.Error) {
+	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(refusedBodyTime)) // writers of tests have none
 	if errorWriter.IsSupported(r) && r.Method == http.MethodPost {
 		// The peer has gone if this fails.
 		_ = errorWriter.Write(w, r, err)

@@ -140,6 +140,8 @@ func receiving(next http.Handler) http.Handler {
 		conn.answer(whole)
 		if !whole {
 			r.Body = &receivedBody{ReadCloser: r.Body, conn: conn}
+			// Whoever answers without reading the body holds the connection no longer.
+			_ = conn.SetReadDeadline(time.Now().Add(bodyTimeout)) // fails only on one that is closed
 		}
 		next.ServeHTTP(w, r)
 	})

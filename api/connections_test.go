@@ -70,6 +70,28 @@ func TestStoppingIsNotHeldUpByWhoSendsNothingWhole(t *testing.T) {
 	}
 }
 
+// Its connection and its goroutine would be kept for as long as its sender likes.
+func TestARefusedRequestIsAnsweredThoughItsBodyNeverComes(t *testing.T) {
+	for name, c := range map[string]struct{ head, want string }{
+		"without a token":     {"Host: localhost\r\n", "401"},
+		"under another name":  {"Host: elsewhere\r\nAuthorization: Bearer " + testToken + "\r\n", "403"},
+		"from a foreign page": {"Host: localhost\r\nOrigin: http://elsewhere\r\nAuthorization: Bearer " + testToken + "\r\n", "403"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := newRig(t)
+			conn := r.dial("POST " + createPath + " HTTP/1.1\r\n" + c.head + "Content-Type: application/json\r\nContent-Length: 40\r\n\r\n{\"app\":")
+			if err := conn.SetReadDeadline(time.Now().Add(20 * time.Second)); err != nil {
+				t.Fatal(err)
+			}
+			answer, err := io.ReadAll(conn)
+			if err != nil || !strings.HasPrefix(string(answer), "HTTP/1.1 "+c.want) {
+				t.Errorf("%q, %v", answer, err)
+			}
+		})
+	}
+}
+
 func TestStoppingIsNotHeldUpByHalfAStreamOfHTTP2(t *testing.T) {
 	for _, c := range []struct{ path, kind, text string }{
 		{createPath, "application/json", `{"app`},

@@ -214,11 +214,11 @@ func splitAtDash(path string, args []string, dash int, driver string) (image str
 	switch {
 	case driver == driverProcess && len(before) > 0:
 		f := usage("--driver process takes no image, and %q stands before --", before[0])
-		f.hint = fmt.Sprintf("Put -- before the command: %s --driver process -- %s\n%s", path, before[0], see)
+		f.hint = fmt.Sprintf("Put -- before the command: %s --driver process -- %s\n%s", path, commandLine(args), see)
 		return "", nil, f
 	case len(before) > 1:
 		f := usage("one IMAGE is wanted, and %q follows it", before[1])
-		f.hint = fmt.Sprintf("Put -- before the command: %s %s -- %s\n%s", path, before[0], before[1], see)
+		f.hint = fmt.Sprintf("Put -- before the command: %s %s -- %s\n%s", path, before[0], commandLine(args[1:]), see)
 		return "", nil, f
 	case driver == driverProcess && len(command) == 0:
 		f := usage("--driver process wants a command")

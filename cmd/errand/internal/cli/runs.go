@@ -186,17 +186,23 @@ func (a *app) ran(from, to *time.Time) string {
 }
 
 func commandText(spec specView) string {
-	words := make([]string, 0, len(spec.Command)+1)
+	words := spec.Command
 	if spec.Image != "" {
-		words = append(words, spec.Image)
+		words = append([]string{spec.Image}, words...)
 	}
-	for _, argument := range spec.Command {
-		if argument == "" || strings.ContainsAny(argument, " \t\n\"'$`\\|&;<>()*?#~") {
-			argument = "'" + strings.ReplaceAll(argument, "'", `'\''`) + "'"
+	return commandLine(words)
+}
+
+// commandLine is how a command is typed at a shell.
+func commandLine(words []string) string {
+	quoted := make([]string, 0, len(words))
+	for _, word := range words {
+		if word == "" || strings.ContainsAny(word, " \t\n\"'$`\\|&;<>()*?#~") {
+			word = "'" + strings.ReplaceAll(word, "'", `'\''`) + "'"
 		}
-		words = append(words, argument)
+		quoted = append(quoted, word)
 	}
-	return strings.Join(words, " ")
+	return strings.Join(quoted, " ")
 }
 
 func statusWords() []string {
