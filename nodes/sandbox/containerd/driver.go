@@ -134,6 +134,9 @@ func New(ctx context.Context, config Config) (*Driver, error) {
 	if err := clearFilters(config.Dir); err != nil {
 		return nil, fmt.Errorf("containerd driver: %w", err)
 	}
+	if err := finishRemovals(config.Dir); err != nil {
+		return nil, fmt.Errorf("containerd driver: %w", err)
+	}
 	parent, err := cgroup.Open(cgroup.Root, cgroup.ParentName(config.NodeUUID))
 	if err != nil {
 		return nil, fmt.Errorf("containerd driver: %w", err)

@@ -135,12 +135,36 @@ func (d *Driver) Remove(ctx context.Context, id string) error {
 		return records.Errorf(records.ClassUnavailable, "remove sandbox %s: %w", id, err)
 	}
 	removeGroups(d.parent.Name(), id)
-	if err := os.RemoveAll(d.dir(id)); err != nil {
+	if err := d.removeDir(id); err != nil {
 		return fmt.Errorf("remove sandbox %s: %w", id, err)
 	}
 	d.exits.Delete(id)
 	d.killed.Delete(id)
 	return nil
+}
+
+// removing begins the name of a sandbox's directory while it is removed.
+const removing = ".removing-"
+
+// removeDir removes a sandbox's directory. It goes under its name as a whole: one that
+// a crash left without its note would pass for a sandbox that nobody made.
+func (d *Driver) removeDir(id string) error {
+	gone := filepath.Join(d.config.Dir, removing+id)
+	if err := os.Rename(d.dir(id), gone); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	return os.RemoveAll(gone)
+}
+
+// finishRemovals removes the directories below dir whose removal a crash has cut short.
+func finishRemovals(dir string) error {
+	entries, err := os.ReadDir(dir)
+	for _, entry := range entries {
+		if strings.HasPrefix(entry.Name(), removing) {
+			err = errors.Join(err, os.RemoveAll(filepath.Join(dir, entry.Name())))
+		}
+	}
+	return err
 }
 
 // removeTask ends what runs and deletes the task, with growing force.
