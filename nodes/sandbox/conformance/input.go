@@ -54,9 +54,12 @@ func (s *suite) inputPlain() {
 	}
 }
 
-// inputTerminal: a terminal is one, has a size, and its keys are signals.
+// inputTerminal: a terminal is one, has a size, and its keys are signals. The command goes
+// on after an interrupt, which ends what it reads, and ends at a Ctrl-D only: what is typed
+// to one that has ended goes nowhere.
 func (s *suite) inputTerminal() {
-	spec := s.sh(`trap 'stty size; echo interrupted' INT; [ -t 0 ] && [ -t 1 ] && [ -t 2 ] && echo terminal; read a; echo "got $a"; stty size; while read a; do echo "more $a"; done; exit 5`)
+	spec := s.sh(`trap 'stty size; echo interrupted; again=1' INT; [ -t 0 ] && [ -t 1 ] && [ -t 2 ] && echo terminal; read a; echo "got $a"; stty size
+		again=1; while [ $again = 1 ]; do again=0; while read a; do echo "more $a"; done; done; exit 5`)
 	spec.Spec.Terminal = true
 	s.start(spec)
 	typed := s.input(spec.ID)
@@ -67,13 +70,14 @@ func (s *suite) inputTerminal() {
 	s.check("resize", typed.Resize(44, 222))
 	_, err = typed.Write([]byte{3})
 	s.check("write", err)
-	_, err = typed.Write([]byte("\n"))
-	s.check("write", err)
 	s.awaitLog(spec, "interrupted")
+	_, err = typed.Write([]byte("line\n"))
+	s.check("write", err)
+	s.awaitLog(spec, "more line")
 	_, err = typed.Write([]byte{4})
 	s.check("write", err)
-	s.check("close", typed.Close())
 	exit := s.wait(spec.ID)
+	s.check("close", typed.Close())
 	s.teardown(spec.ID)
 	out, stderr := s.log(spec)
 	stdout := string(out)
