@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -183,22 +184,20 @@ func TestCrashesUnderLoadLoseNothingAndStartNothingTwice(t *testing.T) {
 	}
 }
 
-// API-01: the command line outlives a restart of the node while it waits.
-func TestRunOnTheCommandLineOutlivesARestartOfTheNode(t *testing.T) {
-	n := startNode(t)
+// runOutlivesARestart restarts the node under an errand run (API-01).
+func (n *node) runOutlivesARestart(t *testing.T, k kind) {
+	t.Helper()
 	done := make(chan result, 1)
 	go func() {
-		done <- n.errand(t, "run", "--driver", "process", "--", "sh", "-c", "echo one; sleep 4; echo two; exit 17")
+		done <- n.errand(t, slices.Concat([]string{"run", "--name", "outlives"}, k.args, []string{"--", "sh", "-c", "echo one; sleep 4; echo two >&2; exit 17"})...)
 	}()
-	var id string
-	for deadline := time.Now().Add(20 * time.Second); id == ""; {
+	for deadline := time.Now().Add(20 * time.Second); n.errand(t, "runs", "-q", "--name", "outlives", "--status", "RUNNING").stdout == ""; {
 		if time.Now().After(deadline) {
 			t.Fatal("the run never came up")
 		}
-		id = strings.TrimSpace(n.errand(t, "runs", "-q", "--status", "RUNNING").stdout)
 	}
 	n.restart(t)
-	(<-done).want(t, 17, "one\ntwo\n", "")
+	(<-done).want(t, 17, "one\n", "two\n")
 }
 
 func TestCleanRestartLetsSandboxesGoOn(t *testing.T) {

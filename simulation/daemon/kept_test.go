@@ -36,9 +36,7 @@ func TestLogsOutliveTheirSandboxes(t *testing.T) {
 				say("FAILED", "EXIT_CODE", 3, n.create(t, fmt.Sprintf(
 					`{"spec": {%s, "command": ["sh", "-c", %q], "retry": {"retries": 2, "backoff": "0.1s"}}}`, k.spec, speak+"exit 1"))),
 				say("CANCELED", "CANCELED", 1, canceled),
-			}
-			if k.name == "containerd" {
-				all = append(all, say("FAILED", "OOM_KILLED", 1, k.detach(t, n, []string{"--memory", "32MiB"}, shell("exec tail /dev/zero")...)))
+				say("FAILED", "OOM_KILLED", 1, k.detach(t, n, []string{"--memory", "32MiB"}, shell("exec tail /dev/zero")...)),
 			}
 			n.awaitOutput(t, canceled, "out 1\n")
 			n.errand(t, "cancel", canceled)
@@ -63,7 +61,15 @@ func TestLogsOutliveTheirSandboxes(t *testing.T) {
 						n.wantLog(t, run.id, attempt)
 					}
 				}
-				n.restart(t)
+				n.crash(t)
+				// While the node is away errand says so soon, and not that the log is empty.
+				for _, flags := range [][]string{nil, {"-f"}} {
+					r := n.errand(t, slices.Concat([]string{"logs"}, flags, []string{canceled})...)
+					if r.code != 125 || r.stdout != "" || !strings.Contains(r.stderr, n.Address) || r.took > 5*time.Second {
+						t.Errorf("without a node errand logs %v gave %+v", flags, r)
+					}
+				}
+				n.start(t)
 			}
 		})
 	}

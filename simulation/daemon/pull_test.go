@@ -5,12 +5,10 @@ import (
 	"context"
 	"fmt"
 	"net"
-	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -60,67 +58,6 @@ func TestRunPullsItsImage(t *testing.T) {
 	if got := n.errand(t, "run", "--pull", "never", image, "--", "true"); got.code != 125 || !strings.Contains(got.stderr, "IMAGE_NOT_FOUND") {
 		t.Errorf("got %+v", got)
 	}
-}
-
-// LIF-07: a wrong image, or a registry that fails, keeps no run waiting for ever.
-func TestWrongImages(t *testing.T) {
-	n := startContainerNode(t)
-	r, image := registryWithBusybox(t)
-	silent, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer silent.Close()
-	var mode atomic.Value
-	mode.Store("")
-	r.Misbehave(func(*http.Request) *registrytest.Fault {
-		switch mode.Load() {
-		case "refuse":
-			return &registrytest.Fault{Status: 403, Body: `{"errors":[{"code":"DENIED","message":"not for you"}]}`}
-		case "down":
-			return &registrytest.Fault{Status: 503}
-		}
-		return nil
-	})
-	t.Run("no such manifest fails at once", func(t *testing.T) {
-		got := n.errand(t, "run", "--start-deadline", "30s", r.Host+"/none:404", "--", "true")
-		if got.code != 125 || !strings.Contains(got.stderr, "IMAGE_NOT_FOUND") || got.took > 10*time.Second {
-			t.Errorf("after %s: %+v", got.took, got)
-		}
-	})
-	for _, c := range []struct{ name, mode, image, words string }{
-		{"refusal", "refuse", image, "403 Forbidden: DENIED not for you"},
-		{"silence", "", silent.Addr().String() + "/a:1", "still asking registry"},
-	} {
-		t.Run(c.name+" fails at the start deadline with the registry's answer", func(t *testing.T) {
-			mode.Store(c.mode)
-			got := n.errand(t, "run", "--start-deadline", "4s", c.image, "--", "true")
-			if got.code != 125 || !strings.Contains(got.stderr, "IMAGE_PULL") || !strings.Contains(got.stderr, c.words) || got.took > 9*time.Second {
-				t.Errorf("after %s: %+v", got.took, got)
-			}
-		})
-	}
-	t.Run("cancel works while the registry is silent", func(t *testing.T) {
-		id := strings.TrimSpace(n.errand(t, "run", "-d", silent.Addr().String()+"/b:1", "--", "true").stdout)
-		began := time.Now()
-		n.errand(t, "cancel", id)
-		got := n.errand(t, "wait", id)
-		if got.code != 130 || time.Since(began) > 4*time.Second {
-			t.Errorf("after %s: %+v", time.Since(began), got)
-		}
-	})
-	t.Run("a registry that comes back is no failure", func(t *testing.T) {
-		mode.Store("down")
-		id := strings.TrimSpace(n.errand(t, "run", "-d", image, "--", "true").stdout)
-		before := r.Count("HEAD")
-		for deadline := time.Now().Add(30 * time.Second); r.Count("HEAD") < before+2 && time.Now().Before(deadline); {
-			time.Sleep(50 * time.Millisecond) // the registry has no event to wait for
-		}
-		mode.Store("")
-		if got := n.errand(t, "wait", id); got.code != 0 {
-			t.Errorf("got %+v", got)
-		}
-	})
 }
 
 // The registry that others run, with the credentials of a docker config file.

@@ -39,46 +39,51 @@ func (n *node) create(t *testing.T, body string) string {
 // for, with waits that do not get shorter, and each attempt keeps its code and its
 // log; a code that is not to be tried again is not.
 func TestFailedCommandIsTriedAgain(t *testing.T) {
-	n := startNode(t)
-	spec := func(script, retry string) string {
-		return fmt.Sprintf(`{"spec": {"driver": "process", "command": ["sh", "-c", %q], "retry": {%s}}}`, script, retry)
-	}
-	fails := n.create(t, spec("echo attempt $ERRAND_ATTEMPT; exit 1", `"retries": 3, "backoff": "0.2s"`))
-	once := n.create(t, spec("exit 42", `"retries": 3, "never": ["42"], "backoff": "0.2s"`))
-	heals := n.create(t, spec(`[ $ERRAND_ATTEMPT = 3 ]`, `"retries": 3, "backoff": "0.2s"`))
-
-	if r := n.errand(t, "wait", fails); r.code != 1 {
-		t.Errorf("wait gave %d, stderr %q", r.code, r.stderr)
-	}
-	s := n.show(t, fails)
-	if s.Status != "FAILED" || s.ExitCode == nil || *s.ExitCode != 1 || len(s.Attempts) != 4 {
-		t.Fatalf("the run is %+v", s)
-	}
-	least := time.Duration(0)
-	for i, a := range s.Attempts {
-		if a.ExitCode == nil || *a.ExitCode != 1 || a.Reason != "EXIT_CODE" || !a.LogComplete {
-			t.Errorf("attempt %d is %+v", i+1, a)
-		}
-		if log := n.errand(t, "logs", fails, "--attempt", fmt.Sprint(i+1)); log.stdout != fmt.Sprintf("attempt %d\n", i+1) {
-			t.Errorf("the log of attempt %d is %q, stderr %q", i+1, log.stdout, log.stderr)
-		}
-		if i > 0 {
-			gap := a.StartedAt.Sub(s.Attempts[i-1].EndedAt)
-			// The wait is exact, what follows it is not.
-			if wait := 200 * time.Millisecond << (i - 1); gap < wait || gap < least {
-				t.Errorf("attempt %d came %s after the one before, whose wait was %s", i+1, gap, least)
-			} else {
-				least = wait
+	const backoff = 500 * time.Millisecond
+	for _, k := range kinds {
+		t.Run(k.name, func(t *testing.T) {
+			t.Parallel() // it waits
+			n := k.start(t)
+			again := func(script, retry string) string {
+				return n.create(t, fmt.Sprintf(`{"spec": {%s, "command": ["sh", "-c", %q], "retry": {"retries": 3, "backoff": "%gs"%s}}}`, k.spec, script, backoff.Seconds(), retry))
 			}
-		}
-	}
-	n.errand(t, "wait", once)
-	if s := n.show(t, once); s.Status != "FAILED" || *s.ExitCode != 42 || len(s.Attempts) != 1 {
-		t.Errorf("the run that is not to be tried again is %+v", s)
-	}
-	n.errand(t, "wait", heals)
-	if s := n.show(t, heals); s.Status != "SUCCEEDED" || *s.ExitCode != 0 || len(s.Attempts) != 3 {
-		t.Errorf("the run that is well at its third attempt is %+v", s)
+			fails := again("echo attempt $ERRAND_ATTEMPT; exit 1", "")
+			once := again("exit 42", `, "never": ["42"]`)
+			heals := again(`[ $ERRAND_ATTEMPT = 3 ]`, "")
+
+			if r := n.errand(t, "wait", fails); r.code != 1 {
+				t.Errorf("wait gave %d, stderr %q", r.code, r.stderr)
+			}
+			s := n.show(t, fails)
+			if s.Status != "FAILED" || s.ExitCode == nil || *s.ExitCode != 1 || len(s.Attempts) != 4 {
+				t.Fatalf("the run is %+v", s)
+			}
+			gap := time.Duration(0)
+			for i, a := range s.Attempts {
+				if a.ExitCode == nil || *a.ExitCode != 1 || a.Reason != "EXIT_CODE" || !a.LogComplete {
+					t.Errorf("attempt %d is %+v", i+1, a)
+				}
+				if log := n.errand(t, "logs", fails, "--attempt", fmt.Sprint(i+1)); log.stdout != fmt.Sprintf("attempt %d\n", i+1) {
+					t.Errorf("the log of attempt %d is %q, stderr %q", i+1, log.stdout, log.stderr)
+				}
+				if i > 0 {
+					// What follows the placement is no part of the wait, which jitter makes a tenth longer at most.
+					before := gap
+					gap = a.PlacedAt.Sub(s.Attempts[i-1].EndedAt)
+					if least := backoff << (i - 1); gap < least || gap < before {
+						t.Errorf("attempt %d came %s after the one before, which came after %s; its wait is at least %s", i+1, gap, before, least)
+					}
+				}
+			}
+			n.errand(t, "wait", once)
+			if s := n.show(t, once); s.Status != "FAILED" || s.ExitCode == nil || *s.ExitCode != 42 || len(s.Attempts) != 1 {
+				t.Errorf("the run that is not to be tried again is %+v", s)
+			}
+			n.errand(t, "wait", heals)
+			if s := n.show(t, heals); s.Status != "SUCCEEDED" || s.ExitCode == nil || *s.ExitCode != 0 || len(s.Attempts) != 3 {
+				t.Errorf("the run that is well at its third attempt is %+v", s)
+			}
+		})
 	}
 }
 

@@ -2,20 +2,18 @@ package daemon_test
 
 import (
 	"context"
-	"crypto/sha256"
 	"encoding/json"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
 	"github.com/errand-run/errand/cluster/records"
-	errandv1 "github.com/errand-run/errand/messages/errand/v1"
 	"github.com/errand-run/errand/simulation/daemon/leftover"
 )
 
@@ -32,6 +30,7 @@ type shown struct {
 	Attempt   int       `json:"attempt"`
 	Attempts  []struct {
 		Number      int       `json:"number"`
+		PlacedAt    time.Time `json:"placedAt"`
 		StartedAt   time.Time `json:"startedAt"`
 		EndedAt     time.Time `json:"endedAt"`
 		Signal      int       `json:"signal"`
@@ -122,15 +121,51 @@ func (n *node) submit(t *testing.T, args ...string) string {
 // API-01: the command line ends with the command's own code and keeps its outputs
 // apart.
 func TestRunGivesTheCommandsCodeAndKeepsOutputsApart(t *testing.T) {
-	n := startNode(t)
-	n.errand(t, "run", "--driver", "process", "--", "sh", "-c", "echo out; echo err >&2; exit 17").want(t, 17, "out\n", "err\n")
-	n.errand(t, "run", "--driver", "process", "--", "true").want(t, 0, "", "")
-	for _, code := range []int{1, 2, 124, 125, 130, 137, 255} {
-		r := n.errand(t, "run", "--driver", "process", "--", "sh", "-c", fmt.Sprintf("exit %d", code))
-		if r.code != code {
-			t.Errorf("exit %d gave %d, stderr %q", code, r.code, r.stderr)
+	for _, k := range kinds {
+		t.Run(k.name, func(t *testing.T) {
+			t.Parallel() // it waits
+			n := k.start(t)
+			run := func(command ...string) result {
+				return n.errand(t, slices.Concat([]string{"run"}, k.args, []string{"--"}, command)...)
+			}
+			run("sh", "-c", "echo out; echo err >&2; exit 17").want(t, 17, "out\n", "err\n")
+			run("true").want(t, 0, "", "")
+			for _, code := range []int{1, 2, 124, 125, 130, 137, 255} {
+				if r := run("sh", "-c", fmt.Sprintf("exit %d", code)); r.code != code {
+					t.Errorf("exit %d gave %d, stderr %q", code, r.code, r.stderr)
+				}
+			}
+			n.waits(t, k)
+			n.runOutlivesARestart(t, k)
+		})
+	}
+}
+
+// waits waits for runs as API-01 does: for one that takes too long and goes on, and for
+// several, which have all gone well or have not.
+func (n *node) waits(t *testing.T, k kind) {
+	t.Helper()
+	long := k.detach(t, n, nil, "sleep", "60")
+	n.awaitRunning(t.Context(), t, long)
+	timedOut := make(chan result, 1)
+	go func() { timedOut <- n.errand(t, "wait", "--timeout", "5s", long) }()
+	good, well, bad := k.detach(t, n, nil, "true"), k.detach(t, n, nil, "true"), k.detach(t, n, nil, "sh", "-c", "exit 3")
+	for _, test := range []struct {
+		runs []string
+		code int
+	}{{[]string{good, well}, 0}, {[]string{good, bad}, 3}, {[]string{bad, well}, 3}} {
+		if r := n.errand(t, append([]string{"wait"}, test.runs...)...); r.code != test.code {
+			t.Errorf("wait %v gave %+v; want %d", test.runs, r, test.code)
 		}
 	}
+	if r := <-timedOut; r.code != 124 || r.took < 5*time.Second {
+		t.Errorf("after %s wait gave %+v; want 124 after 5 s", r.took, r)
+	}
+	if s := n.show(t, long); s.Status != "RUNNING" || len(processesOf(t, long)) == 0 {
+		t.Errorf("after a wait that took too long the run is %+v", s)
+	}
+	n.errand(t, "cancel", "--force", long)
+	n.errand(t, "wait", long)
 }
 
 func TestRunThatCanNotStartSaysWhyAndHasNoCode(t *testing.T) {
@@ -171,20 +206,23 @@ func TestTimeoutKillsACommandThatIgnoresTerm(t *testing.T) {
 			t.Parallel() // it waits
 			n := k.start(t)
 			marker := fmt.Sprintf("6%d%d", os.Getpid(), len(k.name)) // a duration that no other process sleeps for
-			id := k.detach(t, n, []string{"--timeout", "5s", "--stop-grace", "3s"}, "sh", "-c", "trap '' TERM; sleep "+marker+"; :")
+			id := k.detach(t, n, []string{"--timeout", "5s", "--stop-grace", "3s"}, "sh", "-c", `trap "" TERM; sleep `+marker)
 			n.awaitRunning(t.Context(), t, id)
 			<-time.After(time.Until(n.show(t, id).StartedAt.Add(6 * time.Second)))
-			if s := n.show(t, id); s.Status != "RUNNING" || len(processesOf(t, id)) == 0 {
+			if s := n.show(t, id); s.Status != "RUNNING" || len(processesOf(t, id)) == 0 || len(cgroupOf(t, records.SandboxID(id, 1, 1))) == 0 {
 				t.Errorf("while it is alive the run is %+v", s)
 			}
 			r := n.errand(t, "wait", id)
 			left, err := exec.Command("pgrep", "-f", "sleep "+marker).Output()
-			ended := time.Now()
+			ended, members := time.Now(), cgroupOf(t, records.SandboxID(id, 1, 1))
 			if r.code != 124 {
 				t.Fatalf("code %d, stderr %q; want 124", r.code, r.stderr)
 			}
 			if err == nil {
 				t.Errorf("still running when the status was terminal: %s", left)
+			}
+			if len(members) > 0 {
+				t.Errorf("when the status was terminal its cgroup held the processes %v", members)
 			}
 			scope := leftover.Node{Data: n.data, Sandboxes: []string{records.SandboxID(id, 1, 1)}}
 			settle, cancel := context.WithDeadline(t.Context(), ended.Add(5*time.Second))
@@ -201,94 +239,16 @@ func TestTimeoutKillsACommandThatIgnoresTerm(t *testing.T) {
 				t.Fatalf("exit code %v, attempts %+v; want 137 by signal 9", s.ExitCode, s.Attempts)
 			}
 			wantTermAndKill(t, s, "TIMEOUT", 5*time.Second, 8*time.Second)
-			if events := n.eventsOf(t, id, "SIGNAL"); len(events) != 2 || !strings.Contains(events[0].Message, "15 (TERM)") || !strings.Contains(events[1].Message, "9 (KILL)") {
-				t.Errorf("the events of the signals are %+v", events)
+			events := n.eventsOf(t, id, "SIGNAL")
+			if len(events) != 2 || !strings.Contains(events[0].Message, "15 (TERM)") || !strings.Contains(events[1].Message, "9 (KILL)") {
+				t.Fatalf("the events of the signals are %+v", events)
 			}
-		})
-	}
-}
-
-// LOG-01: nothing of a short command's output is lost, and the log is complete in
-// the moment in which the status is terminal.
-func TestLogIsCompleteWhenTheStatusIsTerminal(t *testing.T) {
-	const runs, parallel = 1000, 30
-	n := startNode(t)
-	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
-	defer cancel()
-	jobs := make(chan int, runs)
-	for i := range runs {
-		jobs <- i
-	}
-	close(jobs)
-	var group sync.WaitGroup
-	for range parallel {
-		group.Go(func() {
-			for i := range jobs {
-				if err := shortLog(ctx, n, i%2 == 0); err != nil {
-					t.Error(err)
-					return
+			for i, sent := range s.Attempts[0].Signals {
+				if !events[i].At.Equal(sent.At) {
+					t.Errorf("%s was sent at %s, and its event says %s", sent.Name, sent.At, events[i].At)
 				}
 			}
 		})
-	}
-	group.Wait()
-}
-
-// shortLog runs a command that ends at once without a newline and reads its log,
-// by a follower that began before the end or right after the terminal status.
-func shortLog(ctx context.Context, n *node, follow bool) error {
-	created, err := n.Runs.Create(ctx, &errandv1.CreateRunRequest{Spec: &errandv1.RunSpec{
-		Driver: "process", Command: []string{"/bin/sh", "-c", `printf 'a\nlast'`},
-	}})
-	if err != nil {
-		return err
-	}
-	id := created.GetRun().GetId()
-	if !follow {
-		if _, err := n.Runs.Wait(ctx, &errandv1.WaitRunRequest{Id: id}); err != nil {
-			return err
-		}
-	}
-	stream, err := n.Runs.Logs(ctx, &errandv1.LogsRequest{Id: id, Follow: follow})
-	if err != nil {
-		return err
-	}
-	var text []byte
-	complete := false
-	for stream.Receive() {
-		for _, chunk := range stream.Msg().GetChunks() {
-			text = append(text, chunk.GetData()...)
-		}
-		if end := stream.Msg().GetEnd(); end != nil {
-			complete = end.GetComplete()
-		}
-	}
-	if err := stream.Err(); err != nil {
-		return err
-	}
-	if string(text) != "a\nlast" || !complete {
-		return fmt.Errorf("run %s, follow %t: log %q, complete %t", id, follow, text, complete)
-	}
-	return stream.Close()
-}
-
-func TestLogOfOneVeryLongLineIsExact(t *testing.T) {
-	n := startNode(t)
-	sum := filepath.Join(t.TempDir(), "sum")
-	r := n.errand(t, "run", "--driver", "process", "--", "sh", "-c", "head -c 1048576 /dev/urandom | base64 -w0 | tee /dev/stderr 2>&1 >"+sum)
-	if r.code != 0 {
-		t.Fatalf("code %d, stderr %q", r.code, r.stderr)
-	}
-	written, err := os.ReadFile(sum)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if sha256.Sum256(written) != sha256.Sum256([]byte(r.stdout)) {
-		t.Fatalf("wrote %d bytes, read %d other ones", len(written), len(r.stdout))
-	}
-	id := strings.TrimSpace(n.errand(t, "runs", "-q").stdout)
-	if again := n.errand(t, "logs", id); again.stdout != string(written) {
-		t.Fatalf("errand logs gave %d bytes, not the %d that were written", len(again.stdout), len(written))
 	}
 }
 

@@ -2,11 +2,13 @@ package daemon_test
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 )
@@ -51,6 +53,27 @@ func processesOf(t *testing.T, id string) (pids []string) {
 			continue // it has ended, or is of somebody else
 		}
 		pids = append(pids, filepath.Base(filepath.Dir(path)))
+	}
+	return pids
+}
+
+// cgroupOf returns the processes of a sandbox's cgroup, none when it has none.
+func cgroupOf(t *testing.T, id string) (pids []string) {
+	t.Helper()
+	var lists []string
+	for _, pattern := range []string{"/sys/fs/cgroup/errand-*/", "/sys/fs/cgroup/*/errand-*/"} {
+		found, err := filepath.Glob(pattern + id + "/cgroup.procs")
+		if err != nil {
+			t.Fatal(err)
+		}
+		lists = append(lists, found...)
+	}
+	for _, path := range lists {
+		text, err := os.ReadFile(path)
+		if err != nil && !os.IsNotExist(err) && !errors.Is(err, syscall.ENODEV) { // it is removed as we look
+			t.Fatal(err)
+		}
+		pids = append(pids, strings.Fields(string(text))...)
 	}
 	return pids
 }
