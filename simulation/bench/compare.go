@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -106,13 +107,16 @@ func (c comparison) through(ctx context.Context, d *benchDaemon, submitters int,
 
 // spent is the processor time of the daemon and of every child that has ended, whole
 // sandboxes included.
-func (d *benchDaemon) spent() (time.Duration, error) {
-	text, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(d.PID()), "stat"))
+func (d *benchDaemon) spent() (time.Duration, error) { return spentOf(d.PID()) }
+
+// spentOf is the processor time of a process and of every child that it has waited for.
+func spentOf(pid int) (time.Duration, error) {
+	text, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "stat"))
 	if err != nil {
 		return 0, err
 	}
-	_, rest, _ := strings.Cut(string(text), ") ")
-	fields := strings.Fields(rest)
+	// The name before the last bracket may have blanks and brackets of its own.
+	fields := strings.Fields(string(text[bytes.LastIndexByte(text, ')')+1:]))
 	if len(fields) < 15 {
 		return 0, errors.New("no times in /proc/PID/stat")
 	}

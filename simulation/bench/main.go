@@ -6,6 +6,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"os"
@@ -34,6 +35,8 @@ type sizes struct {
 	watched, watchedMax int
 	// pairs is how often errand run and ctr run alternate.
 	pairs int
+	// commands is how many a batch has that a peer is given.
+	commands int
 	// live is how many runs one node holds.
 	live int
 	// finished is how many runs the stores hold that are compared.
@@ -41,8 +44,8 @@ type sizes struct {
 }
 
 var (
-	full  = sizes{rounds: 5, slice: 4 * time.Second, starts: 5, idle: 5 * time.Second, watched: 200, watchedMax: 1000, pairs: 30, live: 100_000, finished: [2]int{10_000, 1_000_000}}
-	quick = sizes{rounds: 2, slice: time.Second, starts: 2, idle: time.Second, watched: 20, watchedMax: 100, pairs: 5, live: 5_000, finished: [2]int{10_000, 100_000}}
+	full  = sizes{rounds: 5, slice: 4 * time.Second, starts: 5, idle: 5 * time.Second, watched: 200, watchedMax: 1000, pairs: 30, commands: 200, live: 100_000, finished: [2]int{10_000, 1_000_000}}
+	quick = sizes{rounds: 2, slice: time.Second, starts: 2, idle: time.Second, watched: 20, watchedMax: 100, pairs: 5, commands: 40, live: 5_000, finished: [2]int{10_000, 100_000}}
 )
 
 // bench is one part of the table.
@@ -58,6 +61,7 @@ var benches = []bench{
 	{"lifecycles", lifecycles},
 	{"inprocess", inProcess},
 	{"process", processDriver},
+	{"peers", peersInTurn},
 	{"containers", containers},
 	{"ctr", againstCtr},
 	{"adoption", adoption},
@@ -75,6 +79,9 @@ func names() string {
 }
 
 func main() {
+	if os.Args[0] == keeperName {
+		os.Exit(keeperMain(os.Args[1:]))
+	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	ctx, cancel := context.WithTimeout(ctx, benchDeadline)
 	err := execute(ctx)
@@ -118,12 +125,22 @@ func execute(ctx context.Context) error {
 	if *output != "table" && *output != "json" {
 		return fmt.Errorf("-o %q: must be table or json", *output)
 	}
-	tellPeers(os.Stderr, onPath)
 	rows, err := measure(ctx, *only, s)
 	if printErr := printRows(os.Stdout, *output, rows); printErr != nil {
 		return printErr
 	}
-	return err
+	return errors.Join(err, failures(rows))
+}
+
+// failures is an error if any row has failed.
+func failures(rows []row) error {
+	var errs []error
+	for _, r := range rows {
+		if r.Failed != "" {
+			errs = append(errs, fmt.Errorf("%s: %s: failed", r.Bench, r.What))
+		}
+	}
+	return errors.Join(errs...)
 }
 
 // measure runs the benches, or only those that are named, and returns the rows it

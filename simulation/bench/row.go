@@ -23,6 +23,13 @@ type row struct {
 	Bar *bar `json:"bar,omitempty"`
 	// Note says how it was measured, or why it was not.
 	Note string `json:"note,omitempty"`
+	// Failed says what went wrong where there should have been a figure.
+	Failed string `json:"failed,omitempty"`
+}
+
+// fail takes away what a row has and says why. The whole program fails with it.
+func (r *row) fail(err error) {
+	r.Values, r.Note, r.Failed = nil, "", strings.ReplaceAll(err.Error(), "\n", "; ")
 }
 
 // bar is what a row must reach.
@@ -40,6 +47,8 @@ func (r row) median() float64 { return median(r.Values) }
 // verdict is pass or short for a row with a bar.
 func (r row) verdict() string {
 	switch {
+	case r.Failed != "":
+		return "failed"
 	case len(r.Values) == 0:
 		return "not measured"
 	case r.Bar == nil:
@@ -139,7 +148,7 @@ func printRows(w io.Writer, output string, rows []row) error {
 		if len(r.Values) > 0 {
 			median = figure(r.median())
 		}
-		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", r.What, median, r.Unit, r.spread(), r.bar(), r.verdict(), r.Note)
+		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", r.What, median, r.Unit, r.spread(), r.bar(), r.verdict(), r.Note+r.Failed)
 	}
 	return table.Flush()
 }
