@@ -1,14 +1,19 @@
 package containerd
 
 import (
-	"context"
+	"bytes"
+	"errors"
+	"fmt"
 	"io"
+	"io/fs"
 	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 
 	"github.com/containerd/containerd/v2/core/mount"
 	"github.com/moby/sys/user"
+	"golang.org/x/sys/unix"
 
 	recordv1 "github.com/errand-run/errand/messages/errand/record/v1"
 	"github.com/errand-run/errand/nodes/sandbox"
@@ -35,7 +40,7 @@ type userKey struct{ chain, words string }
 // accountOf resolves "uid", "uid:gid", "name" or "name:group" in the image, as docker
 // does, but that a uid of no entry without a group gets the gid of the same number.
 // Where the words are two numbers the image is not looked at.
-func (d *Driver) accountOf(ctx context.Context, words string, image images.Details, mounts []mount.Mount) (account, error) {
+func (d *Driver) accountOf(id, words string, image images.Details, mounts []mount.Mount) (account, error) {
 	if len(words) > UserBytesMax || strings.ContainsAny(words, "\x00\n") {
 		return account{}, sandbox.Permanentf(recordv1.Reason_REASON_START_ERROR, "the user is not a name or number of at most %d bytes", UserBytesMax)
 	}
@@ -48,18 +53,78 @@ func (d *Driver) accountOf(ctx context.Context, words string, image images.Detai
 	}
 	var found account
 	var unknown error
-	err := mount.WithReadonlyTempMount(ctx, mounts, func(root string) error {
-		found, unknown = lookUp(root, words)
-		return nil
-	})
+	err := d.withImage(id, mounts, func(root string) { found, unknown = lookUp(root, words) })
 	if err != nil {
 		return account{}, sandbox.Transientf(recordv1.Reason_REASON_START_ERROR, "look up user %q in the image: %s", words, cause(err))
+	}
+	var unfit *unfitError
+	if errors.As(unknown, &unfit) {
+		return account{}, sandbox.Permanentf(recordv1.Reason_REASON_START_ERROR, "look up user %q in image %s: %s", words, image.Name, unfit)
 	}
 	if unknown != nil {
 		return account{}, sandbox.Permanentf(recordv1.Reason_REASON_START_ERROR, "user %q is unknown in image %s", words, image.Name)
 	}
 	d.users.Store(key, found)
 	return found, nil
+}
+
+// imageDir is where, in a sandbox's directory, its files are looked at before they are
+// its root.
+const imageDir = "image"
+
+// withImage shows the files of a sandbox that was not created yet, to be read only. What
+// a crash leaves mounted goes with the sandbox: see leaveImage.
+func (d *Driver) withImage(id string, mounts []mount.Mount, look func(root string)) (err error) {
+	at := filepath.Join(d.dir(id), imageDir)
+	if err := os.Mkdir(at, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
+		return err
+	}
+	defer func() { err = errors.Join(err, d.leaveImage(id)) }()
+	if err := mount.All(readOnly(mounts), at); err != nil {
+		return err
+	}
+	look(at)
+	return nil
+}
+
+// leaveImage ends what withImage has begun, of an earlier daemon too.
+func (d *Driver) leaveImage(id string) error {
+	at := filepath.Join(d.dir(id), imageDir)
+	if _, err := os.Lstat(at); err != nil {
+		return nil //nolint:nilerr // as it should be
+	}
+	if err := mount.UnmountAll(at, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW); err != nil {
+		return err
+	}
+	return os.Remove(at)
+}
+
+// readOnly makes mounts of a writable layer ones that change nothing. What they show is
+// somebody else's: none of its devices can be opened.
+func readOnly(mounts []mount.Mount) []mount.Mount {
+	result := make([]mount.Mount, 0, len(mounts))
+	for _, m := range mounts {
+		var options []string
+		upper := ""
+		for _, option := range m.Options {
+			name, value, _ := strings.Cut(option, "=")
+			switch {
+			case name == "upperdir":
+				upper = value
+			case name == "workdir" || option == "rw" || option == "ro":
+			default:
+				options = append(options, option)
+			}
+		}
+		for i, option := range options {
+			if lower, ok := strings.CutPrefix(option, "lowerdir="); ok && upper != "" {
+				options[i] = "lowerdir=" + upper + ":" + lower
+			}
+		}
+		m.Options = append(options, "ro", "nodev", "noexec", "nosuid")
+		result = append(result, m)
+	}
+	return result
 }
 
 // numeric resolves what needs no look at the image: nothing, "0", and "uid:gid".
@@ -83,29 +148,52 @@ func numeric(words string) (account, bool) {
 	return account{uid: uint32(uid), gid: uint32(gid), home: home}, true
 }
 
-// lookUp reads the image's own files. An image without them knows numbers only. The
-// files are opened within the image: its links lead nowhere else.
+// unfitError says why a file of an image is not read for what it should be.
+type unfitError struct{ name, why string }
+
+func (e *unfitError) Error() string { return "/" + e.name + " " + e.why }
+
+// readAccounts reads one of the image's files, within the image: its links lead nowhere
+// else. One that is not there is empty. What is no file is not opened: a device may do
+// something then, and a pipe would never answer.
+func readAccounts(root *os.Root, name string) (io.Reader, error) {
+	empty := strings.NewReader("")
+	info, err := root.Stat(name)
+	if err != nil {
+		return empty, nil //nolint:nilerr // as if it were not there
+	}
+	switch {
+	case !info.Mode().IsRegular():
+		return empty, &unfitError{name, "is not a file"}
+	case info.Size() > accountsBytesMax:
+		return empty, &unfitError{name, fmt.Sprintf("has %d bytes, more than %d", info.Size(), accountsBytesMax)}
+	}
+	file, err := root.OpenFile(name, os.O_RDONLY|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return empty, nil //nolint:nilerr // as if it were not there
+	}
+	defer file.Close()
+	content, err := io.ReadAll(io.LimitReader(file, accountsBytesMax))
+	if err != nil {
+		return empty, &unfitError{name, "can not be read: " + sandbox.Cause(err)}
+	}
+	return bytes.NewReader(content), nil
+}
+
+// lookUp reads the image's own files. An image without them knows numbers only.
 func lookUp(rootPath, words string) (account, error) {
 	root, err := os.OpenRoot(rootPath)
 	if err != nil {
 		return account{}, err
 	}
 	defer root.Close() //nolint:errcheck // read only
-	open := func(name string) io.Reader {
-		file, err := root.Open(name)
-		if err != nil {
-			return strings.NewReader("")
-		}
-		defer file.Close()
-		info, err := file.Stat()
-		if err != nil || !info.Mode().IsRegular() {
-			return strings.NewReader("")
-		}
-		content, err := io.ReadAll(io.LimitReader(file, accountsBytesMax))
-		if err != nil {
-			return strings.NewReader("")
-		}
-		return strings.NewReader(string(content))
+	passwd, err := readAccounts(root, "etc/passwd")
+	if err != nil {
+		return account{}, err
+	}
+	group, err := readAccounts(root, "etc/group")
+	if err != nil {
+		return account{}, err
 	}
 	defaults := user.ExecUser{Home: "/"}
 	name, _, _ := strings.Cut(words, ":")
@@ -113,7 +201,7 @@ func lookUp(rootPath, words string) (account, error) {
 		// For a number without an entry: never root's group because none was named.
 		defaults.Gid = int(uid)
 	}
-	found, err := user.GetExecUser(words, &defaults, open("etc/passwd"), open("etc/group"))
+	found, err := user.GetExecUser(words, &defaults, passwd, group)
 	if err != nil {
 		return account{}, err
 	}

@@ -244,7 +244,7 @@ func (d *Driver) build(ctx context.Context, spec sandbox.Spec, n note, image ima
 	if words == "" {
 		words = image.Config.User
 	}
-	if b.account, err = d.accountOf(step, words, image, mounts); err != nil {
+	if b.account, err = d.accountOf(spec.ID, words, image, mounts); err != nil {
 		return err
 	}
 	b.env = mergeEnvironment(image.Config.Env, spec.Spec.GetEnv(), b.account.home)

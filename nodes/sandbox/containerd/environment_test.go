@@ -1,12 +1,17 @@
 package containerd
 
 import (
+	"bytes"
 	"errors"
 	"os"
 	"path/filepath"
 	"reflect"
 	"strings"
 	"testing"
+	"time"
+
+	"github.com/containerd/containerd/v2/core/mount"
+	"golang.org/x/sys/unix"
 
 	recordv1 "github.com/errand-run/errand/messages/errand/record/v1"
 	"github.com/errand-run/errand/nodes/sandbox"
@@ -108,6 +113,82 @@ func TestLookUpStaysWithinTheImage(t *testing.T) {
 	}
 	if got, err := lookUp(root, "daemon"); err == nil {
 		t.Errorf("the host's accounts are used: %+v", got)
+	}
+}
+
+// A pipe would never answer, and whoever opens a device may set something going.
+func TestLookUpOpensOnlyFiles(t *testing.T) {
+	for _, c := range []struct {
+		name, why string
+		make      func(path string) error
+	}{
+		{"pipe", "is not a file", func(path string) error { return unix.Mkfifo(path, 0o644) }},
+		{"device", "is not a file", func(path string) error { return unix.Mknod(path, unix.S_IFCHR|0o644, int(unix.Mkdev(1, 3))) }},
+		{"directory", "is not a file", func(path string) error { return os.Mkdir(path, 0o755) }},
+		{"huge file", "has 1048577 bytes, more than 1048576", func(path string) error {
+			return os.WriteFile(path, bytes.Repeat([]byte("#"), accountsBytesMax+1), 0o644)
+		}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			root := t.TempDir()
+			if err := os.Mkdir(filepath.Join(root, "etc"), 0o755); err != nil {
+				t.Fatal(err)
+			}
+			for _, name := range []string{"passwd", "group"} {
+				if err := c.make(filepath.Join(root, "etc", name)); err != nil {
+					t.Fatal(err)
+				}
+			}
+			ended := make(chan struct{})
+			go func() {
+				defer close(ended)
+				_, err := lookUp(root, "daemon")
+				if err == nil || !strings.Contains(err.Error(), "/etc/passwd "+c.why) {
+					t.Errorf("got %v", err)
+				}
+			}()
+			select {
+			case <-ended:
+			case <-time.After(10 * time.Second):
+				t.Fatal("it hangs")
+			}
+		})
+	}
+}
+
+// A daemon that dies while it looks leaves a mount, which goes with the sandbox.
+func TestSandboxWhoseImageIsStillLookedAtIsRemoved(t *testing.T) {
+	b := setUp(t)
+	defer b.finish()
+	spec := b.spec("true")
+	if err := b.d.makeDir(spec.ID, newNote(spec, "true")); err != nil {
+		t.Fatal(err)
+	}
+	lower := t.TempDir()
+	at := filepath.Join(b.d.dir(spec.ID), imageDir)
+	if err := os.Mkdir(at, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	mounts := []mount.Mount{{Type: "bind", Source: lower, Options: []string{"rbind", "rw"}}}
+	if err := mount.All(readOnly(mounts), at); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(at, "file"), nil, 0o644); !errors.Is(err, unix.EROFS) {
+		t.Errorf("what is looked at can be written: %v", err)
+	}
+	if err := b.d.Remove(within(t), spec.ID); err != nil {
+		t.Fatal(err)
+	}
+	if entries, err := os.ReadDir(b.d.config.Dir); err != nil || len(entries) != 0 {
+		t.Errorf("left: %v, %v", entries, err)
+	}
+}
+
+func TestReadOnlyShowsTheWritableLayerAboveTheOthers(t *testing.T) {
+	got := readOnly([]mount.Mount{{Type: "overlay", Source: "overlay", Options: []string{"index=off", "workdir=/w", "upperdir=/u", "lowerdir=/a:/b"}}})
+	want := []string{"index=off", "lowerdir=/u:/a:/b", "ro", "nodev", "noexec", "nosuid"}
+	if !reflect.DeepEqual(got[0].Options, want) {
+		t.Errorf("got %v, want %v", got[0].Options, want)
 	}
 }
 

@@ -123,6 +123,9 @@ func (d *Driver) Remove(ctx context.Context, id string) error {
 	if err := checkID(id); err != nil {
 		return err
 	}
+	if err := d.leaveImage(id); err != nil {
+		return fmt.Errorf("remove sandbox %s: %w", id, err)
+	}
 	if err := d.removeTask(ctx, id); err != nil {
 		return err
 	}

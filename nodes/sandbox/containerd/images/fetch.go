@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"regexp"
 	"sort"
 	"strings"
 	"sync"
@@ -196,11 +197,15 @@ func (f *flight) choose(manifests []ocispec.Descriptor) (ocispec.Descriptor, err
 	var others []string
 	for _, manifest := range manifests {
 		switch {
-		case manifest.Platform == nil && images.IsIndexType(manifest.MediaType), manifest.Platform != nil && fits.Match(*manifest.Platform):
+		case manifest.Platform == nil, fits.Match(*manifest.Platform):
+			// One that names no machine says in its configuration which it is for.
 			matching = append(matching, manifest)
-		case manifest.Platform != nil && manifest.Platform.OS != "unknown" && len(others) < 16:
+		case manifest.Platform.OS != "unknown" && len(others) < 16:
 			others = append(others, clipped(platforms.Format(platforms.Normalize(*manifest.Platform))))
 		}
+	}
+	if len(manifests) == 0 {
+		return ocispec.Descriptor{}, notAnImage("image %s is an index of nothing", f.name)
 	}
 	if len(matching) == 0 {
 		return ocispec.Descriptor{}, notAnImage("image %s has no variant for this machine (%s); it has: %s", f.name, platforms.DefaultString(), strings.Join(others, ", "))
@@ -209,7 +214,7 @@ func (f *flight) choose(manifests []ocispec.Descriptor) (ocispec.Descriptor, err
 		if a, b := matching[i].Platform, matching[j].Platform; a != nil && b != nil {
 			return fits.Less(*a, *b)
 		}
-		return matching[i].Platform != nil
+		return matching[i].Platform != nil && matching[j].Platform == nil
 	})
 	return matching[0], nil
 }
@@ -355,10 +360,37 @@ func (f *flight) explain(ctx context.Context, session *registry.Session, err err
 		return records.Errorf(records.ClassUnavailable, "pull image %s: containerd can not be reached", f.name)
 	case errors.Is(err, syscall.ENOSPC), strings.Contains(err.Error(), "no space left on device"):
 		return &registry.Failure{Text: "no space left on the node's disk"}
+	case strings.Contains(err.Error(), wrongDiffID):
+		// The bytes are those that the manifest names: no registry will have better ones.
+		return notAnImage("image %s is damaged: a layer of it does not unpack to what its configuration says", f.name)
 	case errdefs.IsInvalidArgument(err), records.ClassOf(err) == records.ClassInvalid:
 		return notAnImage("%s is not an image that this node can take: %s", f.name, clipped(session.Safe(err.Error())))
 	}
-	return &registry.Failure{Text: clipped(session.Safe(err.Error()))}
+	return &registry.Failure{Text: clipped(session.Safe(reasonOf(err)))}
+}
+
+// wrongDiffID are containerd's words for a layer that is another one when it is unpacked
+// than its image says; they have no class.
+const wrongDiffID = "wrong diff id calculated on extraction"
+
+// unpackedAt is where containerd unpacks, which means nothing to others.
+var unpackedAt = regexp.MustCompile(`\S*/containerd-mount[0-9]+/?`)
+
+// reasonOf returns the words of an error; of a layer that can not be unpacked first the
+// cause, then where in the image.
+func reasonOf(err error) string {
+	text := err.Error()
+	_, why, ok := strings.Cut(text, "mount callback failed on ")
+	if !ok {
+		return text
+	}
+	_, why, _ = strings.Cut(why, ": ")
+	words := "a layer can not be unpacked"
+	if at := strings.LastIndex(why, ": "); at >= 0 {
+		words += ": " + why[at+2:]
+		why = why[:at]
+	}
+	return words + ": " + unpackedAt.ReplaceAllString(why, "")
 }
 
 // clipped cuts somebody else's words.

@@ -164,6 +164,20 @@ func TestPullTellsWhatStaysFromWhatMayPass(t *testing.T) {
 			other, _ := mutate.ConfigFile(image, file)
 			_, _ = r.Add("a", "1", other)
 		}, notFound, true, "is for linux/s390x"},
+		{"an index of nothing", manifest("application/vnd.oci.image.index.v1+json", `{"manifests":[]}`), notFound, true, "is an index of nothing"},
+		{"layers that are others than its configuration says", func(r *registrytest.Registry, image v1.Image) {
+			file, _ := image.ConfigFile()
+			file = file.DeepCopy()
+			file.RootFS.DiffIDs[0].Hex = strings.Repeat("1", 64)
+			other, _ := mutate.ConfigFile(image, file)
+			_, _ = r.Add("a", "1", other)
+		}, notFound, true, "is damaged: a layer of it does not unpack to what its configuration says"},
+		{"a layer that the file system can not hold", func(r *registrytest.Registry, _ v1.Image) {
+			long := small("x:1")
+			long.Files[0].Path = strings.Repeat("n", 300)
+			other, _ := imagetest.Build(long)
+			_, _ = r.Add("a", "1", other)
+		}, notNow, false, "a layer can not be unpacked: file name too long: open nnn"},
 		{"401 without a challenge", status(401, nil, ""), notNow, false, "refuses image"},
 		{"403", status(403, nil, `{"errors":[{"code":"DENIED","message":"not for you"}]}`), notNow, false, "403 Forbidden: DENIED not for you"},
 		{"429", status(429, http.Header{"Retry-After": {"7"}}, ""), notNow, false, "429 Too Many Requests"},
@@ -478,5 +492,20 @@ func TestPullOfAClosedStoreIsRefused(t *testing.T) {
 	store.Close()
 	if err := pull(t, store, "localhost/a:1"); records.ClassOf(err) != records.ClassUnavailable {
 		t.Errorf("got %v", err)
+	}
+}
+
+// The platform of an entry is optional; the image's configuration has it too.
+func TestPullOfAnIndexThatNamesNoMachine(t *testing.T) {
+	store, _ := fresh(t, images.Config{})
+	r := newRegistry(t, false)
+	_, image := served(t, r, "a", 1000)
+	size, _ := image.Size()
+	digest, _ := image.Digest()
+	mediaType, _ := image.MediaType()
+	index := fmt.Appendf(nil, `{"schemaVersion":2,"manifests":[{"mediaType":%q,"size":%d,"digest":%q}]}`, mediaType, size, digest)
+	r.AddManifest("a", "all", "application/vnd.oci.image.index.v1+json", fmt.Sprintf("sha256:%x", sha256.Sum256(index)), index)
+	if _, err := store.Pull(shortly(t), images.PullRequest{Name: r.Name("a", "all")}, nil); err != nil {
+		t.Error(err)
 	}
 }
