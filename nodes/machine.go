@@ -32,14 +32,15 @@ const (
 	// say what held it up.
 	LastWordMax = 500 * time.Millisecond
 
-	// StartSlotPatience is how long a sandbox under creation counts against the
-	// starts in flight: after that it waits for the network, not for a core.
+	// StartSlotPatience is how long a sandbox under creation counts against the starts in
+	// flight, unless its driver says before that it waits for the network and for no core.
 	StartSlotPatience = 5 * time.Second
 	// LightStartsMax bounds the creates and starts under way of light drivers.
 	LightStartsMax = 256
-	// CreatesPerSlot bounds all creations under way, those that lost their slot to
-	// patience included, in multiples of the starts in flight.
-	CreatesPerSlot = 8
+	// CreatesMax bounds all creations under way of heavy drivers, those that gave their
+	// slot back included. They wait for registries: so many that few nodes have room for
+	// them, lest one that is silent keeps runs waiting that want nothing of it.
+	CreatesMax = 1024
 	// RetryMin and RetryMax bound the doubling wait between tries and reports.
 	RetryMin = 200 * time.Millisecond
 	RetryMax = 5 * time.Second
@@ -177,7 +178,11 @@ func (m *Machine) Step(now actors.Instant, in actors.Input) []actors.Effect {
 			then(in.Result)
 		}
 	case SandboxDone:
-		if then, ok := take(m.sandboxes, in.Tag); ok {
+		then, ok := m.sandboxes[in.Tag]
+		if !in.Result.Waiting {
+			delete(m.sandboxes, in.Tag)
+		}
+		if ok {
 			then(in.Result)
 		}
 	case LeaseCalled:

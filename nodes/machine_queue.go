@@ -14,7 +14,7 @@ type lane struct {
 	// way, which createsMax bounds.
 	slots, slotsMax      int
 	creating, createsMax int
-	// patient lanes take the slot of a create back that takes long.
+	// patient lanes take the slot of a create back that takes long or waits for the network.
 	patient bool
 }
 
@@ -23,7 +23,7 @@ type starts struct{ heavy, light lane }
 
 func newStarts(startsMax int) starts {
 	return starts{
-		heavy: lane{slotsMax: startsMax, createsMax: CreatesPerSlot * startsMax, patient: true},
+		heavy: lane{slotsMax: startsMax, createsMax: CreatesMax, patient: true},
 		light: lane{slotsMax: LightStartsMax, createsMax: LightStartsMax},
 	}
 }
@@ -108,6 +108,13 @@ func (m *Machine) create(p *placement) {
 		Timeout: time.Duration(p.assignment.GetSpec().GetStartDeadlineMs()) * time.Millisecond,
 	}
 	m.do(op, func(result SandboxResult) {
+		if result.Waiting {
+			if p.creating && p.lane.patient {
+				m.releaseSlot(p)
+				m.pump()
+			}
+			return
+		}
 		p.creating = false
 		p.lane.creating--
 		m.createdOrNot(p, result.Err)

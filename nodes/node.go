@@ -204,7 +204,9 @@ func (n *Node) doSandbox(e DoSandbox, deliver func(actors.Input)) {
 	ended := n.begin(e.Op.Verb)
 	tag, verb, driver, id := e.Tag, e.Op.Verb, e.Op.Driver, e.Op.ID
 	n.ports.Sandboxes.Do(e.Op, func(result SandboxResult) {
-		ended()
+		if !result.Waiting {
+			ended()
+		}
 		deliver(SandboxDone{Tag: tag, Op: SandboxOp{Verb: verb, Driver: driver, ID: id}, Result: result})
 	})
 }

@@ -152,6 +152,9 @@ type SandboxOp struct {
 type SandboxResult struct {
 	// Err is that of the driver: a *sandbox.StartError or an error with a class.
 	Err error
+	// Waiting says of a Create that it is under way and waits for the network. Nothing
+	// else is set.
+	Waiting bool
 	// StartedAt is that of a Start.
 	StartedAt time.Time
 	// Delivered is that of a Signal.
@@ -169,8 +172,9 @@ type SandboxResult struct {
 // Sandboxes is the asynchronous face of the drivers.
 type Sandboxes interface {
 	// Do carries an operation out and delivers its result exactly once, from any
-	// goroutine; deliver must not block. An unknown driver is answered with an error
-	// of class NotFound. Do does not block.
+	// goroutine; deliver must not block. Before the result of a Create there may be one
+	// that is Waiting. An unknown driver is answered with an error of class NotFound. Do
+	// does not block.
 	Do(op SandboxOp, deliver func(SandboxResult))
 	// Abandon ends the Create of a sandbox early, if one is under way; its result is
 	// delivered as always.

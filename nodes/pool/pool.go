@@ -42,7 +42,7 @@ const (
 // goroutine for each sandbox, which the node bounds; the node also bounds Creates,
 // lower.
 const (
-	createsMax = 256
+	createsMax = nodes.CreatesMax
 	startsMax  = 64
 	controlMax = 32
 	removesMax = 8
@@ -318,7 +318,7 @@ func (p *Pool) run(j job) {
 	var result nodes.SandboxResult
 	switch {
 	case ctx.Err() == nil:
-		result = p.call(ctx, j.op)
+		result = p.call(ctx, j)
 	case p.patient.Err() == nil:
 		// Abandoned before its turn.
 		result = failed(records.ClassDeadline, j.op, ctx.Err())
@@ -336,12 +336,12 @@ func (p *Pool) run(j job) {
 	j.deliver(result)
 }
 
-func (p *Pool) call(ctx context.Context, op nodes.SandboxOp) nodes.SandboxResult {
-	driver := p.drivers[op.Driver]
+func (p *Pool) call(ctx context.Context, j job) nodes.SandboxResult {
+	op, driver := j.op, p.drivers[j.op.Driver]
 	var r nodes.SandboxResult
 	switch op.Verb {
 	case nodes.VerbCreate:
-		r.Err = create(ctx, driver, op.Spec)
+		r.Err = create(ctx, driver, op.Spec, func() { j.deliver(nodes.SandboxResult{Waiting: true}) })
 	case nodes.VerbStart:
 		r.StartedAt, r.Err = driver.Start(ctx, op.ID)
 	case nodes.VerbSignal:
@@ -362,9 +362,12 @@ func (p *Pool) call(ctx context.Context, op nodes.SandboxOp) nodes.SandboxResult
 	return r
 }
 
-func create(ctx context.Context, driver sandbox.Driver, spec sandbox.Spec) error {
+func create(ctx context.Context, driver sandbox.Driver, spec sandbox.Spec, waiting func()) error {
 	if err := os.MkdirAll(filepath.Dir(spec.LogPath), logDirMode); err != nil {
 		return sandbox.Transientf(recordv1.Reason_REASON_START_ERROR, "make the directory of logs: %s", sandbox.Cause(err))
+	}
+	if driver, ok := driver.(sandbox.CreatesTelling); ok {
+		return driver.CreateTelling(ctx, spec, waiting)
 	}
 	return driver.Create(ctx, spec)
 }

@@ -145,6 +145,15 @@ type WaitsThen interface {
 	WaitThen(id string, then func(Exit, error))
 }
 
+// CreatesTelling is a Driver that may have to wait for the network when it creates a
+// sandbox.
+type CreatesTelling interface {
+	// CreateTelling is Create, and calls waiting, once at most and from this call, when it
+	// begins to wait for something that needs none of the machine's cores. What comes after
+	// the wait it bounds itself. waiting does not block.
+	CreateTelling(ctx context.Context, spec Spec, waiting func()) error
+}
+
 // StartError says why a sandbox can not be started, in the words of the contract.
 type StartError struct {
 	Reason recordv1.Reason

@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -118,5 +119,18 @@ func TestRunWhoseStartsFailHoldsNoRoomAndUsesNoAttemptUp(t *testing.T) {
 	}
 	if log := n.errand(t, "logs", id); log.stdout != "1\n" {
 		t.Errorf("its log is %q", log.stdout)
+	}
+}
+
+// Runs that wait for a registry hold up none that wants nothing of it.
+func TestSilentRegistryHoldsUpNoRunWithAnotherImage(t *testing.T) {
+	n := startContainerNode(t)
+	silent := silentRegistry(t)
+	for i := range 6 * runtime.NumCPU() {
+		n.errand(t, "run", "-d", "--start-deadline", "30s", fmt.Sprintf("%s/a:%d", silent, i), "--", "true")
+	}
+	n.errand(t, "run", "--start-deadline", "8s", "busybox", "--", "echo", "through").want(t, 0, "through\n", "")
+	for id := range strings.FieldsSeq(n.errand(t, "runs", "-q", "--status", "PENDING").stdout) {
+		n.errand(t, "cancel", id)
 	}
 }

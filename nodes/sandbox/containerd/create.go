@@ -76,6 +76,11 @@ func noteOf(labels map[string]string) note {
 // run. A step that has begun is not cut off by the context, which would leave it
 // half-done; it has a deadline of its own.
 func (d *Driver) Create(ctx context.Context, spec sandbox.Spec) error {
+	return d.CreateTelling(ctx, spec, func() {})
+}
+
+// CreateTelling is Create; a pull is what it waits for.
+func (d *Driver) CreateTelling(ctx context.Context, spec sandbox.Spec, waiting func()) error {
 	ctx = quiet.Context(ctx)
 	if err := checkID(spec.ID); err != nil {
 		return err
@@ -85,9 +90,18 @@ func (d *Driver) Create(ctx context.Context, spec sandbox.Spec) error {
 		return err
 	}
 	defer d.store.Hold(name)()
-	image, err := d.imageOf(ctx, name, spec.Spec.GetPull(), spec.Run)
+	image, pulled, err := d.imageOf(ctx, name, spec, waiting)
 	if err != nil {
 		return err
+	}
+	if pulled {
+		// All that have waited for the same image go on at once, and count no more.
+		select {
+		case d.turns <- struct{}{}:
+			defer func() { <-d.turns }()
+		case <-ctx.Done():
+			return startError(spec.ID, ctx.Err())
+		}
 	}
 	b, err := d.plan(spec, image)
 	if err != nil {
@@ -147,34 +161,39 @@ func imageName(typed string) (string, error) {
 }
 
 // imageOf finds the image, and pulls it by the run's policy.
-func (d *Driver) imageOf(ctx context.Context, name string, policy recordv1.PullPolicy, run string) (images.Details, error) {
-	if policy == recordv1.PullPolicy_PULL_POLICY_ALWAYS {
-		if err := d.pull(ctx, name, run); err != nil {
-			return images.Details{}, err
-		}
-	}
-	details, err := d.store.Describe(ctx, name)
-	if records.ClassOf(err) == records.ClassNotFound && err != nil {
-		if policy == recordv1.PullPolicy_PULL_POLICY_NEVER {
-			return images.Details{}, sandbox.Permanentf(recordv1.Reason_REASON_IMAGE_NOT_FOUND,
-				"image %s is not on this node, and the run is never to pull it: import it with \"errand image import\"", name)
-		}
-		if err := d.pull(ctx, name, run); err != nil {
-			return images.Details{}, err
-		}
+func (d *Driver) imageOf(ctx context.Context, name string, spec sandbox.Spec, waiting func()) (details images.Details, pulled bool, err error) {
+	policy := spec.Spec.GetPull()
+	if policy != recordv1.PullPolicy_PULL_POLICY_ALWAYS {
 		details, err = d.store.Describe(ctx, name)
+		if err == nil || records.ClassOf(err) != records.ClassNotFound {
+			return details, false, lookUpError(ctx, name, err)
+		}
 	}
+	if policy == recordv1.PullPolicy_PULL_POLICY_NEVER {
+		return details, false, sandbox.Permanentf(recordv1.Reason_REASON_IMAGE_NOT_FOUND,
+			"image %s is not on this node, and the run is never to pull it: import it with \"errand image import\"", name)
+	}
+	waiting()
+	if err := d.pull(ctx, name, spec.Run); err != nil {
+		return details, true, err
+	}
+	details, err = d.store.Describe(ctx, name)
+	return details, true, lookUpError(ctx, name, err)
+}
+
+// lookUpError puts a failure to find an image into the contract's words.
+func lookUpError(ctx context.Context, name string, err error) error {
 	switch {
 	case err == nil:
-		return details, nil
+		return nil
 	case records.ClassOf(err) == records.ClassNotFound:
-		return images.Details{}, sandbox.Transientf(recordv1.Reason_REASON_IMAGE_PULL, "image %s went away right after it was pulled", name)
+		return sandbox.Transientf(recordv1.Reason_REASON_IMAGE_PULL, "image %s went away right after it was pulled", name)
 	case records.ClassOf(err) == records.ClassInvalid:
-		return images.Details{}, sandbox.Permanentf(recordv1.Reason_REASON_IMAGE_NOT_FOUND, "image %s makes no sense: import or pull it again", name)
+		return sandbox.Permanentf(recordv1.Reason_REASON_IMAGE_NOT_FOUND, "image %s makes no sense: import or pull it again", name)
 	case ctx.Err() != nil:
-		return images.Details{}, records.Errorf(records.ClassDeadline, "look up image %s: %w", name, ctx.Err())
+		return records.Errorf(records.ClassDeadline, "look up image %s: %w", name, ctx.Err())
 	}
-	return images.Details{}, sandbox.Transientf(recordv1.Reason_REASON_START_ERROR, "look up image %s: %s", name, cause(err))
+	return sandbox.Transientf(recordv1.Reason_REASON_START_ERROR, "look up image %s: %s", name, cause(err))
 }
 
 // pull fetches the image, with the node's own credentials.

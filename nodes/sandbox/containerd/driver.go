@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"runtime"
 	"sync"
 	"time"
 
@@ -48,6 +49,8 @@ const (
 	taskMax = 60 * time.Second
 	// askMax bounds a question to one task, whose shim may hang.
 	askMax = 5 * time.Second
+	// turnsPerCore is how many sandboxes are made at a time after their pulls.
+	turnsPerCore = 2
 	// dialMax bounds the pause between two tries to reach containerd.
 	dialMax = time.Second
 )
@@ -101,8 +104,10 @@ type Driver struct {
 	template func() (*specs.Spec, error)
 	compiled compiled
 	users    sync.Map // userKey -> *account
-	exits    sync.Map // sandbox id -> sandbox.Exit, once it was judged
-	killed   sync.Map // sandbox id -> nothing, once Kill found processes to kill
+	// turns bound the creations that go on after a pull.
+	turns  chan struct{}
+	exits  sync.Map // sandbox id -> sandbox.Exit, once it was judged
+	killed sync.Map // sandbox id -> nothing, once Kill found processes to kill
 
 	open  context.Context // ends with Close, and every Wait with it
 	close context.CancelFunc
@@ -110,8 +115,9 @@ type Driver struct {
 }
 
 var (
-	_ sandbox.Driver = (*Driver)(nil)
-	_ sandbox.Pulls  = (*images.Store)(nil)
+	_ sandbox.Driver         = (*Driver)(nil)
+	_ sandbox.CreatesTelling = (*Driver)(nil)
+	_ sandbox.Pulls          = (*images.Store)(nil)
 )
 
 // New returns a driver for a containerd that answers. The context bounds the wait for
@@ -153,6 +159,7 @@ func New(ctx context.Context, config Config) (*Driver, error) {
 		config: config, client: c, parent: parent, log: config.Log,
 		store:    images.New(c, config.Images),
 		snapshot: c.SnapshotService(config.Snapshotter), leases: c.LeasesService(),
+		turns:    make(chan struct{}, turnsPerCore*runtime.GOMAXPROCS(0)),
 		template: sync.OnceValues(func() (*specs.Spec, error) { return newTemplate(config.Namespace) }),
 	}
 	d.open, d.close = context.WithCancel(quiet.Context(context.Background()))
