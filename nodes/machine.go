@@ -270,6 +270,14 @@ func (m *Machine) log(level actors.LogLevel, text string, fields ...any) {
 	m.emit(actors.Log{Level: level, Text: text, Fields: fields})
 }
 
+// warn says that a try has failed: the first one, and then whenever their number has
+// doubled. A runtime that is away for hours does not fill the log with its sandboxes.
+func (m *Machine) warn(try int, text string, fields ...any) {
+	if try&(try+1) == 0 {
+		m.log(actors.LogWarn, text, append(fields, "tries", try+1)...)
+	}
+}
+
 // backoff returns the wait before try n, from 0.
 func backoff(n int) time.Duration {
 	return min(RetryMin<<min(n, 10), RetryMax)

@@ -51,7 +51,7 @@ func (m *Machine) list(driver string, try int, then func([]sandbox.Info)) {
 			return
 		}
 		m.trouble = fmt.Sprintf("list the sandboxes of driver %s: %v", driver, result.Err)
-		m.log(actors.LogWarn, "sandboxes can not be listed; it is tried again", "driver", driver, "error", result.Err.Error())
+		m.warn(try, "sandboxes can not be listed; it is tried again", "driver", driver, "error", result.Err.Error())
 		m.after("list/"+driver, backoff(try), func() { m.list(driver, try+1, then) })
 	})
 }

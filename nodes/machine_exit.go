@@ -199,7 +199,7 @@ func (m *Machine) empty(p *placement, try int) {
 	early := p.starting
 	m.do(SandboxOp{Verb: VerbKill, Driver: p.entry.GetDriver(), ID: p.id}, func(result SandboxResult) {
 		if result.Err != nil {
-			m.log(actors.LogWarn, "sandbox is not empty; it is tried again", "run", p.key.Run, "error", result.Err.Error())
+			m.warn(try, "sandbox is not empty; it is tried again", "run", p.key.Run, "error", result.Err.Error())
 		}
 		if result.Err != nil || early {
 			m.after("empty/"+p.id, m.killPause(try), func() { m.empty(p, try+1) })
@@ -323,7 +323,7 @@ func (m *Machine) tearDown(p *placement) {
 
 func (m *Machine) removeTry(p *placement, try int) {
 	again := func(what string, err error) {
-		m.log(actors.LogWarn, what+" failed; it is tried again", "run", p.key.Run, "sandbox", p.id, "error", err.Error())
+		m.warn(try, what+" failed; it is tried again", "run", p.key.Run, "sandbox", p.id, "error", err.Error())
 		m.after("remove/"+p.id, backoff(try), func() { m.removeTry(p, try+1) })
 	}
 	remove := func() {

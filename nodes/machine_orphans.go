@@ -137,7 +137,7 @@ func (m *Machine) endOrphans() {
 func (m *Machine) killOrphan(o *orphan, try int) {
 	m.do(SandboxOp{Verb: VerbKill, Driver: o.driver, ID: o.info.ID}, func(result SandboxResult) {
 		if result.Err != nil {
-			m.log(actors.LogWarn, "kill failed; it is tried again", "sandbox", o.info.ID, "error", result.Err.Error())
+			m.warn(try, "kill failed; it is tried again", "sandbox", o.info.ID, "error", result.Err.Error())
 			m.after("orphan/"+o.info.ID, backoff(try), func() { m.killOrphan(o, try+1) })
 			return
 		}
@@ -239,6 +239,7 @@ func (m *Machine) removeOrphan(o *orphan) {
 	m.cancel("orphan/" + o.info.ID)
 	m.do(SandboxOp{Verb: VerbRemove, Driver: o.driver, ID: o.info.ID}, func(result SandboxResult) {
 		if result.Err != nil {
+			m.warn(o.removes, "remove failed; it is tried again", "sandbox", o.info.ID, "run", o.info.Run, "error", result.Err.Error())
 			m.after("orphan/"+o.info.ID, backoff(o.removes), func() { m.removeOrphan(o) })
 			o.removes++
 			return

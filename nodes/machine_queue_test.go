@@ -40,3 +40,15 @@ func TestLightDriversDoNotWaitBehindTheProcessor(t *testing.T) {
 		t.Error("a heavy create may keep its slot for ever")
 	}
 }
+
+func TestTriesThatFailAreSaidEverMoreSeldom(t *testing.T) {
+	s := newStation(t)
+	s.reach("running")
+	s.machine.out = nil
+	for try := range 1000 {
+		s.machine.warn(try, "remove failed; it is tried again", "run", tableRun)
+	}
+	if said := len(s.machine.out); said != 10 {
+		t.Errorf("1000 failed tries are said %d times, want 10", said)
+	}
+}

@@ -176,7 +176,7 @@ func (m *Machine) killAll(p *placement, try int) {
 			return
 		}
 		if result.Err != nil {
-			m.log(actors.LogWarn, "kill failed; it is tried again", "run", p.key.Run, "error", result.Err.Error())
+			m.warn(try, "kill failed; it is tried again", "run", p.key.Run, "error", result.Err.Error())
 			m.after("kill/"+p.id, backoff(try), func() { m.killAll(p, try+1) })
 			return
 		}

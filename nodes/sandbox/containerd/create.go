@@ -166,7 +166,7 @@ func (d *Driver) imageOf(ctx context.Context, name string, spec sandbox.Spec, wa
 	if policy != recordv1.PullPolicy_PULL_POLICY_ALWAYS {
 		details, err = d.store.Describe(ctx, name)
 		if err == nil || records.ClassOf(err) != records.ClassNotFound {
-			return details, false, lookUpError(ctx, name, err)
+			return details, false, d.lookUpError(ctx, name, err)
 		}
 	}
 	if policy == recordv1.PullPolicy_PULL_POLICY_NEVER {
@@ -178,11 +178,11 @@ func (d *Driver) imageOf(ctx context.Context, name string, spec sandbox.Spec, wa
 		return details, true, err
 	}
 	details, err = d.store.Describe(ctx, name)
-	return details, true, lookUpError(ctx, name, err)
+	return details, true, d.lookUpError(ctx, name, err)
 }
 
 // lookUpError puts a failure to find an image into the contract's words.
-func lookUpError(ctx context.Context, name string, err error) error {
+func (d *Driver) lookUpError(ctx context.Context, name string, err error) error {
 	switch {
 	case err == nil:
 		return nil
@@ -192,6 +192,8 @@ func lookUpError(ctx context.Context, name string, err error) error {
 		return sandbox.Permanentf(recordv1.Reason_REASON_IMAGE_NOT_FOUND, "image %s makes no sense: import or pull it again", name)
 	case ctx.Err() != nil:
 		return records.Errorf(records.ClassDeadline, "look up image %s: %w", name, ctx.Err())
+	case records.ClassOf(err) == records.ClassUnavailable:
+		return sandbox.Transientf(recordv1.Reason_REASON_START_ERROR, "containerd at %s does not answer: %s", d.config.Address, unanswered(d.config.Address, err))
 	}
 	return sandbox.Transientf(recordv1.Reason_REASON_START_ERROR, "look up image %s: %s", name, cause(err))
 }
