@@ -252,37 +252,6 @@ func TestStartsInFlightAreBoundedUntilTheyWaitForTheNetwork(t *testing.T) {
 	}
 }
 
-func TestCreateThatSaysThatItWaitsForTheNetworkGivesItsSlotBackAtOnce(t *testing.T) {
-	s := newStation(t)
-	for i := range 4 {
-		a := s.assignment()
-		a.Run = fmt.Sprintf("r.default.run%d", i)
-		s.assign(a)
-	}
-	s.watch()
-	first := s.ops[0]
-	waits := SandboxDone{Tag: first.Tag, Op: first.Op, Result: SandboxResult{Waiting: true}}
-	s.step(waits)
-	if len(s.ops) != 3 {
-		t.Fatalf("%d creates, want one more", len(s.ops))
-	}
-	s.step(waits)
-	if len(s.ops) != 3 || s.machine.starts.slots() != 2 {
-		t.Errorf("%d creates and %d slots after it has said so twice", len(s.ops), s.machine.starts.slots())
-	}
-	if n := s.machine.starts.creating(); n != 3 {
-		t.Errorf("%d creates are under way, not 3", n)
-	}
-	s.do(VerbCreate)
-	if n := s.machine.starts.creating(); n != 2 {
-		t.Errorf("%d creates are under way when one has ended, not 2", n)
-	}
-	s.step(waits)
-	if n := s.machine.starts.slots(); n != 2 {
-		t.Errorf("%d slots after it has said so too late", n)
-	}
-}
-
 func TestSecondAttemptWaitsUntilTheFirstIsGone(t *testing.T) {
 	s := newStation(t)
 	s.reach("running")
