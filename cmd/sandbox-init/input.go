@@ -17,9 +17,11 @@ const terminalLimit = 2 * time.Second
 // commandInput is what a command is given input through. Nothing of it is made for a
 // command without.
 type commandInput struct {
-	// frames bring it, to sink: the write end of a pipe or the terminal's master.
-	frames *os.File
-	sink   int
+	// data brings frames of what it reads, for sink: the write end of a pipe or the
+	// terminal's master, which does not block. control brings frames of what does not wait
+	// for that.
+	data, control *os.File
+	sink          int
 	// master is the end of the terminal that the output is read of.
 	master int
 }
@@ -29,24 +31,36 @@ func (c *command) openInput() error {
 	if !c.stdin {
 		return nil
 	}
+	var err error
+	if c.data, err = openFrames(input.FD); err != nil {
+		return err
+	}
+	if c.control, err = openFrames(input.ControlFD); err != nil {
+		return err
+	}
+	if c.terminal {
+		return c.openTerminal()
+	}
 	var pipe [2]int
 	if err := unix.Pipe2(pipe[:], unix.O_CLOEXEC); err != nil {
 		return fmt.Errorf("make input: %w", err)
 	}
-	c.frames = os.NewFile(uintptr(pipe[0]), "input")
-	// Held by this process, the pipe has no end but a frame.
-	if err := unix.Dup3(pipe[1], input.FD, unix.O_CLOEXEC); err != nil {
-		return fmt.Errorf("make input: %w", err)
+	c.files, c.sink = []uintptr{uintptr(pipe[0])}, pipe[1]
+	return unix.SetNonblock(c.sink, true)
+}
+
+// openFrames makes a pipe whose other end is the descriptor of a number. Held by this
+// process, it has no end but a frame.
+func openFrames(number int) (*os.File, error) {
+	var pipe [2]int
+	if err := unix.Pipe2(pipe[:], unix.O_CLOEXEC); err != nil {
+		return nil, fmt.Errorf("make input: %w", err)
+	}
+	if err := unix.Dup3(pipe[1], number, unix.O_CLOEXEC); err != nil {
+		return nil, fmt.Errorf("make input: %w", err)
 	}
 	_ = unix.Close(pipe[1])
-	if c.terminal {
-		return c.openTerminal()
-	}
-	if err := unix.Pipe2(pipe[:], unix.O_CLOEXEC); err != nil {
-		return fmt.Errorf("make input: %w", err)
-	}
-	c.files, c.sink = []uintptr{uintptr(pipe[0])}, pipe[1]
-	return nil
+	return os.NewFile(uintptr(pipe[0]), "input"), nil
 }
 
 func (c *command) openTerminal() error {
@@ -73,7 +87,7 @@ func (c *command) openTerminal() error {
 	}
 	c.master, c.files = master, []uintptr{slave, slave, slave}
 	c.attr.Setctty, c.attr.Ctty = true, 0
-	return nil
+	return unix.SetNonblock(c.sink, true) // and the master, which is the same
 }
 
 func setSize(terminal int, rows, columns uint16) {
@@ -104,42 +118,93 @@ func (c *command) takeInput(group *processGroup) {
 	}
 }
 
+// receive waits either for input or, while the command has not taken all of what came, for
+// it to read; for what does not wait for that it waits always.
 func (c *command) receive(group *processGroup) {
 	buffer := make([]byte, input.DataMax)
+	var left []byte
 	for {
-		kind, p, err := input.Read(c.frames, buffer)
-		if err != nil {
-			return
+		fds := []unix.PollFd{pollFor(c.control, unix.POLLIN), pollFor(c.data, unix.POLLIN)}
+		if len(left) > 0 {
+			fds[1] = unix.PollFd{Fd: int32(c.sink), Events: unix.POLLOUT} //nolint:gosec // a descriptor
 		}
-		switch kind {
-		case input.KindData:
-			c.give(p)
-		case input.KindEnd:
-			if !c.terminal && c.sink >= 0 {
+		if _, err := unix.Poll(fds, -1); err != nil {
+			continue // EINTR
+		}
+		// Once more, and before the input: what was sent before it has come by now.
+		for readable(c.control) {
+			if !c.obey(group) {
+				return
+			}
+		}
+		if fds[1].Revents == 0 {
+			continue
+		}
+		if len(left) == 0 {
+			kind, p, err := input.Read(c.data, buffer)
+			switch {
+			case err != nil:
+				return
+			case kind == input.KindData:
+				left = p
+			case kind == input.KindEnd && !c.terminal && c.sink >= 0:
 				_ = unix.Close(c.sink)
 				c.sink = -1
 			}
-		case input.KindSize:
-			if rows, columns, ok := input.SizeOf(p); ok && c.terminal {
-				setSize(c.sink, rows, columns)
-			}
-		case input.KindSignal:
-			if len(p) == 1 {
-				group.signal(unix.Signal(p[0]))
-			}
+		}
+		left = c.give(left)
+	}
+}
+
+func pollFor(file *os.File, events int16) unix.PollFd {
+	return unix.PollFd{Fd: int32(file.Fd()), Events: events} //nolint:gosec // a descriptor
+}
+
+func readable(file *os.File) bool {
+	for {
+		n, err := unix.Poll([]unix.PollFd{pollFor(file, unix.POLLIN)}, 0)
+		if err != unix.EINTR {
+			return n > 0
 		}
 	}
 }
 
-// give passes over what the command does not read any more.
-func (c *command) give(p []byte) {
+// obey carries out a frame of what does not wait for the command to read.
+func (c *command) obey(group *processGroup) (more bool) {
+	var buffer [16]byte
+	kind, p, err := input.Read(c.control, buffer[:])
+	if err != nil {
+		return false
+	}
+	switch kind {
+	case input.KindSize:
+		if rows, columns, ok := input.SizeOf(p); ok && c.terminal {
+			setSize(c.sink, rows, columns)
+		}
+	case input.KindSignal:
+		if len(p) == 1 {
+			group.signal(unix.Signal(p[0]))
+		}
+	}
+	return true
+}
+
+// give returns what the command does not take now. It passes over what it does not read
+// any more.
+func (c *command) give(p []byte) (left []byte) {
 	for len(p) > 0 && c.sink >= 0 {
 		n, err := unix.Write(c.sink, p)
-		if err != nil && err != unix.EINTR && err != unix.EAGAIN {
-			return
+		switch err {
+		case nil:
+			p = p[n:]
+		case unix.EINTR:
+		case unix.EAGAIN:
+			return p
+		default:
+			return nil
 		}
-		p = p[max(n, 0):]
 	}
+	return nil
 }
 
 // showTerminal writes what stands on the terminal to stdout, and closes written when it
@@ -156,6 +221,10 @@ func (c *command) showTerminal() (written chan struct{}) {
 		for {
 			n, err := unix.Read(c.master, buffer)
 			if err == unix.EINTR {
+				continue
+			}
+			if err == unix.EAGAIN {
+				_, _ = unix.Poll([]unix.PollFd{{Fd: int32(c.master), Events: unix.POLLIN}}, -1) //nolint:gosec // a descriptor
 				continue
 			}
 			if n <= 0 {

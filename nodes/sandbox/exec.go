@@ -69,9 +69,11 @@ type Inputs interface {
 	OpenInput(ctx context.Context, id string) (Input, error)
 }
 
-// Input leads to the command of one sandbox, in order. It is for one goroutine, except
-// for Close, which makes the others return. They block while the command does not read, and
-// fail when it has ended.
+// Input leads to the command of one sandbox. Write and End are for one goroutine: what
+// they give arrives in order, and they block while the command does not read. Resize and
+// Signal are for one too, which may be another: they do not wait for what the command has
+// not read. Each is carried out before input that is given after it has returned. Close
+// makes all of them return; they fail when the command has ended.
 type Input interface {
 	// Write gives the command input.
 	Write(p []byte) (int, error)

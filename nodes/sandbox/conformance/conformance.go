@@ -73,6 +73,7 @@ func Run(t *testing.T, make func(t *testing.T) Harness) {
 		{name: "a process that outlives the command is left over and dies", test: (*suite).leftover, real: true},
 		{name: "a command is given input", test: (*suite).inputPlain, real: true},
 		{name: "a command has a terminal", test: (*suite).inputTerminal, real: true},
+		{name: "signals and sizes do not wait for input that is not read", test: (*suite).inputUnread, real: true},
 		{name: "a command beside runs like the sandbox's own", test: (*suite).execPlain, real: true},
 		{name: "a command beside has a terminal", test: (*suite).execTerminal, real: true},
 		{name: "a command beside ends with whoever asked and with the sandbox", test: (*suite).execEnds, real: true},

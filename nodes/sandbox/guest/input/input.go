@@ -1,8 +1,12 @@
 // Package input is how a command is given input while it runs. Its parent (sandbox-init)
-// holds both ends of a pipe that has no name, one of them as descriptor FD: whoever may
-// look into the parent opens it there, also after a restart of the daemon, and nothing
-// is left when the parent has ended. What is sent are frames, each of which is written
-// at once, so that several may write.
+// holds both ends of two pipes that have no name, one of each as descriptors FD and
+// ControlFD: whoever may look into the parent opens them there, also after a restart of
+// the daemon, and nothing is left when the parent has ended. What is sent are frames, each
+// of which is written at once, so that several may write.
+//
+// The first pipe brings what the command reads, and is full while it does not. The second
+// brings what does not wait for that, sizes and signals: each is carried out before input
+// that was sent after it, and may be before input that was sent earlier.
 package input
 
 import (
@@ -16,13 +20,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// FD is the number of the descriptor in the process that takes the input.
-const FD = 64
+// The numbers of the descriptors in the process that takes the input.
+const (
+	FD        = 64
+	ControlFD = 65
+)
 
 // Kind is what a frame is about.
 type Kind byte
 
-// The kinds of frames.
+// The kinds of frames: the first two come through FD, the others through ControlFD.
 const (
 	// KindData is input for the command.
 	KindData Kind = iota + 1
@@ -46,14 +53,26 @@ const (
 var ErrNone = errors.New("it takes no input")
 
 // Writer sends frames to one process. It is a sandbox.Input.
-type Writer struct{ pipe *os.File }
+type Writer struct{ data, control *os.File }
 
 // Open opens the input of a process, whose number the caller keeps from being
 // another's meanwhile.
 func Open(pid int) (*Writer, error) {
+	data, err := open(pid, FD)
+	if err != nil {
+		return nil, err
+	}
+	control, err := open(pid, ControlFD)
+	if err != nil {
+		return nil, errors.Join(err, data.Close())
+	}
+	return &Writer{data: data, control: control}, nil
+}
+
+func open(pid, number int) (*os.File, error) {
 	// Looked at before it is opened, since a command may have changed what its parent has:
 	// opening a device does something, and a file is none of ours.
-	place, err := unix.Open("/proc/"+strconv.Itoa(pid)+"/fd/"+strconv.Itoa(FD), unix.O_PATH|unix.O_CLOEXEC, 0)
+	place, err := unix.Open("/proc/"+strconv.Itoa(pid)+"/fd/"+strconv.Itoa(number), unix.O_PATH|unix.O_CLOEXEC, 0)
 	if errors.Is(err, unix.ENOENT) {
 		return nil, ErrNone
 	}
@@ -72,7 +91,7 @@ func Open(pid int) (*Writer, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open input: %w", err)
 	}
-	return &Writer{pipe: os.NewFile(uintptr(fd), "input")}, nil
+	return os.NewFile(uintptr(fd), "input"), nil
 }
 
 // Write gives the command input. It blocks while the command does not read, until Close.
@@ -80,7 +99,7 @@ func (w *Writer) Write(p []byte) (int, error) {
 	written := 0
 	for written < len(p) {
 		n := min(len(p)-written, DataMax)
-		if err := w.send(KindData, p[written:written+n]); err != nil {
+		if err := send(w.data, KindData, p[written:written+n]); err != nil {
 			return written, err
 		}
 		written += n
@@ -89,26 +108,27 @@ func (w *Writer) Write(p []byte) (int, error) {
 }
 
 // End lets the command see the end of its input.
-func (w *Writer) End() error { return w.send(KindEnd, nil) }
+func (w *Writer) End() error { return send(w.data, KindEnd, nil) }
 
-// Resize changes the size of the command's terminal.
+// Resize changes the size of the command's terminal. Like Signal it blocks only while the
+// command's parent stands still.
 func (w *Writer) Resize(rows, columns uint16) error {
 	p := binary.LittleEndian.AppendUint16(nil, rows)
-	return w.send(KindSize, binary.LittleEndian.AppendUint16(p, columns))
+	return send(w.control, KindSize, binary.LittleEndian.AppendUint16(p, columns))
 }
 
 // Signal sends a signal to the command's process group.
 func (w *Writer) Signal(signal int) error {
-	return w.send(KindSignal, []byte{byte(signal)}) //nolint:gosec // at most 64
+	return send(w.control, KindSignal, []byte{byte(signal)}) //nolint:gosec // at most 64
 }
 
 // Close ends this writer alone.
-func (w *Writer) Close() error { return w.pipe.Close() }
+func (w *Writer) Close() error { return errors.Join(w.data.Close(), w.control.Close()) }
 
-func (w *Writer) send(kind Kind, p []byte) error {
+func send(pipe *os.File, kind Kind, p []byte) error {
 	frame := append(make([]byte, 0, headerBytes+len(p)), byte(kind))
 	frame = binary.LittleEndian.AppendUint16(frame, uint16(len(p))) //nolint:gosec // at most DataMax
-	if _, err := w.pipe.Write(append(frame, p...)); err != nil {
+	if _, err := pipe.Write(append(frame, p...)); err != nil {
 		return fmt.Errorf("give input: %w", err)
 	}
 	return nil

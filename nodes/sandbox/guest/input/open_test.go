@@ -10,15 +10,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// holding is a process that holds a file as the descriptor of its input; nil for none.
-func holding(t *testing.T, file *os.File) (pid int) {
+// holding is a process that holds files as the descriptors of its input; nil for none.
+func holding(t *testing.T, data, control *os.File) (pid int) {
 	t.Helper()
 	const firstExtra = 3
 	command := exec.Command("sleep", "60")
-	if file != nil {
-		command.ExtraFiles = make([]*os.File, FD-firstExtra+1)
-		command.ExtraFiles[FD-firstExtra] = file
-	}
+	command.ExtraFiles = make([]*os.File, ControlFD-firstExtra+1)
+	command.ExtraFiles[FD-firstExtra], command.ExtraFiles[ControlFD-firstExtra] = data, control
 	if err := command.Start(); err != nil {
 		t.Fatal(err)
 	}
@@ -52,27 +50,40 @@ func TestOpenTakesNothingButAPipe(t *testing.T) {
 			if file != nil {
 				defer file.Close()
 			}
-			writer, err := Open(holding(t, file))
-			if !errors.Is(err, ErrNone) {
-				t.Errorf("%v, %v", writer, err)
+			reader, pipe, err := os.Pipe()
+			if err != nil {
+				t.Fatal(err)
 			}
-			if writer != nil {
-				_ = writer.Close()
+			defer reader.Close()
+			defer pipe.Close()
+			for _, pid := range []int{holding(t, file, pipe), holding(t, pipe, file)} {
+				writer, err := Open(pid)
+				if !errors.Is(err, ErrNone) {
+					t.Errorf("%v, %v", writer, err)
+				}
+				if writer != nil {
+					_ = writer.Close()
+				}
 			}
 		})
 	}
 	_ = unix.Close(socket[1])
 }
 
-func TestFramesComeOutOfThePipeOfAProcess(t *testing.T) {
-	reader, held, err := os.Pipe()
-	if err != nil {
-		t.Fatal(err)
+func TestFramesComeOutOfThePipesOfAProcess(t *testing.T) {
+	var readers, held [2]*os.File
+	for i := range readers {
+		var err error
+		if readers[i], held[i], err = os.Pipe(); err != nil {
+			t.Fatal(err)
+		}
+		defer readers[i].Close()
 	}
-	defer reader.Close()
-	pid := holding(t, held)
-	if err := held.Close(); err != nil { // the process has one of its own
-		t.Fatal(err)
+	pid := holding(t, held[0], held[1])
+	for _, pipe := range held { // the process has its own
+		if err := pipe.Close(); err != nil {
+			t.Fatal(err)
+		}
 	}
 	writer, err := Open(pid)
 	if err != nil {
@@ -93,12 +104,14 @@ func TestFramesComeOutOfThePipeOfAProcess(t *testing.T) {
 	}
 	buffer := make([]byte, DataMax)
 	for _, want := range []struct {
+		pipe int
 		kind Kind
 		data string
 	}{
-		{KindData, string(sent[:DataMax])}, {KindData, string(sent[DataMax:])}, {KindSize, "\x32\x00\x84\x00"}, {KindSignal, "\x02"}, {KindEnd, ""},
+		{1, KindSize, "\x32\x00\x84\x00"}, {1, KindSignal, "\x02"},
+		{0, KindData, string(sent[:DataMax])}, {0, KindData, string(sent[DataMax:])}, {0, KindEnd, ""},
 	} {
-		if kind, data, err := Read(reader, buffer); err != nil || kind != want.kind || string(data) != want.data {
+		if kind, data, err := Read(readers[want.pipe], buffer); err != nil || kind != want.kind || string(data) != want.data {
 			t.Errorf("frame of kind %d with %d bytes, %v; want kind %d with %d", kind, len(data), err, want.kind, len(want.data))
 		}
 	}
