@@ -3,7 +3,6 @@ package api
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"sync"
 	"time"
@@ -153,7 +152,7 @@ func (s *runService) Attach(ctx context.Context, stream *connect.BidiStream[erra
 		return err
 	}
 	defer release()
-	call := &attachCall{server: s.Server, stream: stream, leave: leave, opened: make(chan struct{})}
+	call := &attachCall{server: s.Server, stream: stream, leave: leave, opened: make(chan struct{}), backlog: newBacklog()}
 	err = call.run(ctx, found, watch)
 	var refused *connect.Error
 	switch cause := context.Cause(ctx); {
@@ -176,6 +175,8 @@ type attachCall struct {
 	// input is set when opened is closed.
 	input  sandbox.Input
 	opened chan struct{}
+	// backlog is what the command has not been given yet.
+	backlog *backlog
 
 	mu sync.Mutex
 }
@@ -184,6 +185,7 @@ type attachCall struct {
 func (c *attachCall) run(ctx context.Context, found foundRun, watch *runWatch) error {
 	var under sync.WaitGroup
 	under.Go(func() { c.receive(ctx) })
+	under.Go(func() { c.give(ctx) })
 	if found.run.GetTrigger() == recordv1.Trigger_TRIGGER_CONSOLE {
 		under.Go(func() { c.attend(ctx, found.run.GetId()) })
 	}
@@ -192,6 +194,7 @@ func (c *attachCall) run(ctx context.Context, found foundRun, watch *runWatch) e
 	if c.input != nil {
 		_ = c.input.Close() // which ends a write that the command does not read
 	}
+	c.backlog.close()
 	endOfBody(ctx)
 	under.Wait()
 	return err
@@ -240,17 +243,17 @@ func (c *attachCall) open(ctx context.Context, run *recordv1.Run) error {
 	}
 	c.input = input
 	context.AfterFunc(ctx, func() { _ = input.Close() })
-	if err := c.send(&errandv1.AttachResponse{Open: true}); err != nil {
+	if err := c.send(&errandv1.AttachResponse{Open: true, Window: inputWindow}); err != nil {
 		return err
 	}
 	close(c.opened)
 	return nil
 }
 
-// receive takes what the caller sends and gives it to the command, each thing when
-// that before it is on its way: a caller who sends more than the command reads waits.
+// receive takes what the caller sends. Sizes and signals it gives to the command, input to
+// the backlog: a caller who sends more than the command reads, and more than the window,
+// waits.
 func (c *attachCall) receive(ctx context.Context) {
-	taken := int64(0)
 	for {
 		message, err := c.stream.Receive()
 		if errors.Is(err, io.EOF) {
@@ -268,14 +271,42 @@ func (c *attachCall) receive(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		}
-		if c.give(message) != nil {
-			continue // the command has ended, as the record is about to say
+		// Whatever fails, the command has ended, as the record is about to say.
+		_, _ = c.backlog.Write(message.GetStdin())
+		if size := sizeOf(message.GetResize()); size != nil {
+			_ = c.input.Resize(size.Rows, size.Columns)
 		}
-		if n := len(message.GetStdin()); n > 0 {
-			taken += int64(n)
-			if c.send(&errandv1.AttachResponse{Taken: taken}) != nil {
-				return
-			}
+		if signal := message.GetSignal(); signal > 0 {
+			_ = c.input.Signal(int(signal))
+		}
+		if message.GetEnd() {
+			c.backlog.end()
+		}
+	}
+}
+
+// give gives the command what is in the backlog, and tells the caller how much that was.
+func (c *attachCall) give(ctx context.Context) {
+	select {
+	case <-c.opened:
+	case <-ctx.Done():
+		return
+	}
+	taken := int64(0)
+	for buffer := make([]byte, attachStdinMax); ; {
+		n, err := c.backlog.Read(buffer)
+		if errors.Is(err, io.EOF) {
+			_ = c.input.End()
+		}
+		if err != nil {
+			return
+		}
+		if _, err := c.input.Write(buffer[:n]); err != nil {
+			continue
+		}
+		taken += int64(n)
+		if c.send(&errandv1.AttachResponse{Taken: taken}) != nil {
+			return
 		}
 	}
 }
@@ -295,30 +326,6 @@ func checkAttach(message *errandv1.AttachRequest) error {
 	}
 	if len(c.violations) > 0 {
 		return invalid(c.violations)
-	}
-	return nil
-}
-
-func (c *attachCall) give(message *errandv1.AttachRequest) error {
-	if p := message.GetStdin(); len(p) > 0 {
-		if _, err := c.input.Write(p); err != nil {
-			return fmt.Errorf("write: %w", err)
-		}
-	}
-	if size := sizeOf(message.GetResize()); size != nil {
-		if err := c.input.Resize(size.Rows, size.Columns); err != nil {
-			return fmt.Errorf("resize: %w", err)
-		}
-	}
-	if signal := message.GetSignal(); signal > 0 {
-		if err := c.input.Signal(int(signal)); err != nil {
-			return fmt.Errorf("signal: %w", err)
-		}
-	}
-	if message.GetEnd() {
-		if err := c.input.End(); err != nil {
-			return fmt.Errorf("end: %w", err)
-		}
 	}
 	return nil
 }

@@ -118,23 +118,21 @@ func (s *runService) Exec(ctx context.Context, stream *connect.BidiStream[errand
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	call := &execCall{stream: stream, cancel: cancel, control: make(chan sandbox.ExecControl, 16)}
+	call := &execCall{stream: stream, cancel: cancel, control: make(chan sandbox.ExecControl, 16), backlog: newBacklog()}
 	exec := sandbox.Exec{
 		Command: start.GetCommand(), WorkingDir: start.GetWorkingDir(), User: start.GetUser(),
 		Stdout:  call.output(func(p []byte) *errandv1.ExecResponse { return &errandv1.ExecResponse{Stdout: p} }),
 		Stderr:  call.output(func(p []byte) *errandv1.ExecResponse { return &errandv1.ExecResponse{Stderr: p} }),
-		Started: func() { _ = call.send(&errandv1.ExecResponse{Started: true}) },
+		Started: func() { _ = call.send(&errandv1.ExecResponse{Started: true, Window: inputWindow}) },
 		Control: call.control, Terminal: sizeOf(start.GetTerminal()),
 	}
 	for _, name := range slices.Sorted(maps.Keys(start.GetEnv())) {
 		exec.Env = append(exec.Env, name+"="+start.GetEnv()[name])
 	}
-	reader, writer := io.Pipe()
-	call.stdin = writer
 	if start.GetStdin() {
-		exec.Stdin = reader
+		exec.Stdin = call
 	} else {
-		_ = reader.Close() // what is sent all the same goes nowhere
+		call.backlog.close() // what is sent all the same goes nowhere
 	}
 	received := make(chan struct{})
 	go func() {
@@ -148,9 +146,10 @@ func (s *runService) Exec(ctx context.Context, stream *connect.BidiStream[errand
 	if err != nil {
 		err = insideError(ctx, err)
 	}
-	_ = reader.Close()
+	call.backlog.close()
 	endOfBody(ctx) // which ends the context too
 	<-received
+	defer call.end() // the driver may read on
 	if err != nil {
 		return err
 	}
@@ -162,9 +161,13 @@ type execCall struct {
 	stream  *connect.BidiStream[errandv1.ExecRequest, errandv1.ExecResponse]
 	cancel  context.CancelCauseFunc
 	control chan sandbox.ExecControl
-	stdin   *io.PipeWriter
+	backlog *backlog
+	// taken is how much of it the driver has read.
+	taken int64
 
 	mu sync.Mutex
+	// over: the caller is told nothing more.
+	over bool
 }
 
 // receive takes what the caller sends. The command does not outlive the caller.
@@ -172,25 +175,36 @@ func (c *execCall) receive() {
 	for {
 		message, err := c.stream.Receive()
 		if errors.Is(err, io.EOF) {
-			_ = c.stdin.Close()
+			c.backlog.end()
 			return
 		}
 		if err != nil {
 			c.cancel(err)
-			_ = c.stdin.CloseWithError(io.ErrUnexpectedEOF)
+			c.backlog.close()
 			return
 		}
-		if len(message.GetStdin()) > 0 {
-			// A command that has closed its input, or has none, does not read it.
-			_, _ = c.stdin.Write(message.GetStdin())
-		}
+		// A command that has none takes nothing.
+		_, _ = c.backlog.Write(message.GetStdin())
 		if size := sizeOf(message.GetResize()); size != nil {
 			c.tell(sandbox.ExecControl{Resize: size})
 		}
 		if signal := message.GetSignal(); signal > 0 && signal <= signalMax {
 			c.tell(sandbox.ExecControl{Signal: int(signal)})
 		}
+		if message.GetEnd() {
+			c.backlog.end()
+		}
 	}
+}
+
+// Read is the command's stdin: it tells the caller what was read.
+func (c *execCall) Read(p []byte) (int, error) {
+	n, err := c.backlog.Read(p)
+	if n > 0 {
+		c.taken += int64(n)
+		_ = c.send(&errandv1.ExecResponse{Taken: c.taken}) // which ends the call if it fails
+	}
+	return n, err
 }
 
 // tell drops what comes faster than it can be done: a terminal's size is sent again
@@ -205,11 +219,21 @@ func (c *execCall) tell(control sandbox.ExecControl) {
 func (c *execCall) send(message *errandv1.ExecResponse) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if c.over {
+		return io.ErrClosedPipe
+	}
+	c.over = message.GetExited() != nil
 	err := c.stream.Send(message)
 	if err != nil {
 		c.cancel(err)
 	}
 	return err
+}
+
+func (c *execCall) end() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.over = true
 }
 
 // output is a writer of one of the command's outputs.

@@ -169,6 +169,7 @@ func TestExecEndsWithItsCaller(t *testing.T) {
 func TestExecThatDoesNotReadItsInputEnds(t *testing.T) {
 	r, in, c := newInsideRig(t)
 	in.do = func(_ context.Context, e sandbox.Exec) (sandbox.ExecEnd, error) {
+		e.Started()
 		_, _ = io.CopyN(io.Discard, e.Stdin, 10)
 		return sandbox.ExecEnd{Code: 1}, nil
 	}

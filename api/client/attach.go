@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"sync"
-	"sync/atomic"
 
 	"connectrpc.com/connect"
 
@@ -38,9 +37,6 @@ type Attach struct {
 	Open func(again bool, unsure int64)
 }
 
-// piecesAhead is how many pieces of the input are read before they can be sent.
-const piecesAhead = 16
-
 // InputLostError says that a connection broke when input was on its way.
 type InputLostError struct {
 	// Unsure is how many of the last bytes the command may have been given, or not.
@@ -67,10 +63,7 @@ func (c *Client) Attach(ctx context.Context, attach Attach) error {
 	a := &attaching{
 		c: c, t: c.trial("attach to run " + attach.Run), attach: attach,
 		start: &errandv1.AttachStart{Id: attach.Run, Client: rand.Text(), Take: attach.Take},
-	}
-	if attach.Stdin != nil {
-		a.pieces = make(chan piece, piecesAhead)
-		go read(ctx, attach.Stdin, a.pieces)
+		feed:  newFeed(ctx, attach.Stdin, attach.Resizes, attach.Signals),
 	}
 	for {
 		err := a.once(ctx)
@@ -80,9 +73,8 @@ func (c *Client) Attach(ctx context.Context, attach Attach) error {
 		case ctx.Err() != nil:
 			return ended(ctx, a.t.op, err)
 		}
-		a.unsure += a.sent - a.taken.Load()
-		a.sent = 0
-		a.taken.Store(0)
+		a.unsure += a.feed.unsure()
+		a.feed.begin(0)
 		if a.unsure > 0 && !attach.Typed {
 			return &InputLostError{Unsure: a.unsure, Err: c.failure(a.t.op, err)}
 		}
@@ -96,40 +88,13 @@ func (c *Client) Attach(ctx context.Context, attach Attach) error {
 	}
 }
 
-// piece is some input, or why there is no more.
-type piece struct {
-	data []byte
-	err  error
-}
-
-// read brings what there is to read until the context ends.
-func read(ctx context.Context, from io.Reader, to chan<- piece) {
-	for {
-		buffer := make([]byte, inputPieceMax)
-		n, err := from.Read(buffer)
-		for _, p := range []piece{{data: buffer[:n]}, {err: err}} {
-			if len(p.data) == 0 && p.err == nil {
-				continue
-			}
-			select {
-			case to <- p:
-			case <-ctx.Done():
-				return
-			}
-		}
-		if err != nil {
-			return
-		}
-	}
-}
-
 // attaching is a call of Attach over as many connections as it takes.
 type attaching struct {
 	c      *Client
 	t      *trial
 	attach Attach
 	start  *errandv1.AttachStart
-	pieces chan piece
+	feed   *feed
 	// opened: there was an open before.
 	opened bool
 	// size is the last one that was brought, over: the input has had its end.
@@ -137,10 +102,8 @@ type attaching struct {
 	over bool
 	// failed is why the input ended, if that ends the call.
 	failed error
-	// sent counts the bytes of this connection, taken those that are known to be on
-	// their way to the command. unsure are those of earlier ones that may be.
-	sent, unsure int64
-	taken        atomic.Int64
+	// unsure are the bytes of earlier connections that may be on their way to the command.
+	unsure int64
 }
 
 // once is attached over one connection. It returns nil when the run has ended.
@@ -175,22 +138,23 @@ func (a *attaching) once(ctx context.Context) error {
 			a.unsure = 0
 			// Only the first one takes it: who has taken it since has it.
 			a.opened, a.start.Take = true, false
+			a.feed.begin(message.GetWindow())
 			feeding.Go(func() {
-				if a.feed(ctx, stream) {
+				if a.give(ctx, stream) {
 					cancel()
 				}
 			})
 		case message.GetTaken() > 0:
-			a.taken.Store(message.GetTaken())
+			a.feed.take(message.GetTaken())
 		}
 	}
 }
 
 type attachStream = connect.BidiStreamForClientSimple[errandv1.AttachRequest, errandv1.AttachResponse]
 
-// feed sends what there is to send until the connection or the context ends. It returns
+// give sends what there is to send until the connection or the context ends. It returns
 // true when the input has ended in a way that ends the call.
-func (a *attaching) feed(ctx context.Context, stream *attachStream) bool {
+func (a *attaching) give(ctx context.Context, stream *attachStream) bool {
 	if a.size != nil && stream.Send(&errandv1.AttachRequest{Resize: a.size}) != nil {
 		return false
 	}
@@ -198,37 +162,20 @@ func (a *attaching) feed(ctx context.Context, stream *attachStream) bool {
 		return false
 	}
 	for {
-		var message *errandv1.AttachRequest
-		select {
-		case size, ok := <-a.attach.Resizes:
-			if !ok {
-				a.attach.Resizes = nil
-				continue
-			}
-			a.size = size
-			message = &errandv1.AttachRequest{Resize: size}
-		case signal, ok := <-a.attach.Signals:
-			if !ok {
-				a.attach.Signals = nil
-				continue
-			}
-			message = &errandv1.AttachRequest{Signal: signal}
-		case p := <-a.pieces:
-			switch {
-			case errors.Is(p.err, io.EOF):
-				a.over, a.pieces = true, nil
-				message = &errandv1.AttachRequest{End: true}
-			case p.err != nil:
-				a.failed = p.err
-				return true
-			default:
-				a.sent += int64(len(p.data))
-				message = &errandv1.AttachRequest{Stdin: p.data}
-			}
-		case <-ctx.Done():
+		g, ok := a.feed.next(ctx)
+		if !ok {
 			return false
 		}
-		if stream.Send(message) != nil {
+		if g.resize != nil {
+			a.size = g.resize
+		}
+		if err := g.piece.err; err != nil {
+			if a.over = errors.Is(err, io.EOF); !a.over {
+				a.failed = err
+				return true
+			}
+		}
+		if stream.Send(&errandv1.AttachRequest{Stdin: g.piece.data, End: g.piece.err != nil, Resize: g.resize, Signal: g.signal}) != nil {
 			return false
 		}
 	}

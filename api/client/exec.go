@@ -11,9 +11,6 @@ import (
 	errandv1 "github.com/errand-run/errand/messages/errand/v1"
 )
 
-// inputPieceMax is how much of the input one message holds.
-const inputPieceMax = 32 << 10
-
 // Exec is a command to run beside that of a run which is running.
 type Exec struct {
 	// Start names the run and the command. Its Stdin is set if there is one here.
@@ -42,15 +39,13 @@ func (c *Client) Exec(ctx context.Context, exec Exec) (*errandv1.ExecExited, err
 	}
 	defer endWith(ctx, stream)()
 	exec.Start.Stdin = exec.Stdin != nil
-	call := &execCall{stream: stream}
-	if err := call.send(&errandv1.ExecRequest{Start: exec.Start}); err != nil {
+	if err := stream.Send(&errandv1.ExecRequest{Start: exec.Start}); err != nil {
 		_, err = stream.Receive() // which has what the node has said
 		return nil, c.failure("run the command", err)
 	}
-	var controlling sync.WaitGroup
-	controlling.Go(func() { call.control(ctx, exec) })
-	defer func() { cancel(); controlling.Wait(); _ = stream.CloseResponse() }()
-	go call.input(exec.Stdin)
+	feed := newFeed(ctx, exec.Stdin, exec.Resizes, exec.Signals)
+	var giving sync.WaitGroup
+	defer func() { cancel(); giving.Wait(); _ = stream.CloseResponse() }()
 	for {
 		message, err := stream.Receive()
 		if err != nil {
@@ -59,8 +54,15 @@ func (c *Client) Exec(ctx context.Context, exec Exec) (*errandv1.ExecExited, err
 			}
 			return nil, c.failure("run the command", err)
 		}
-		if message.GetStarted() && exec.Started != nil {
-			exec.Started()
+		if message.GetStarted() {
+			if exec.Started != nil {
+				exec.Started()
+			}
+			feed.begin(message.GetWindow())
+			giving.Go(func() { giveExec(ctx, stream, feed) })
+		}
+		if taken := message.GetTaken(); taken > 0 {
+			feed.take(taken)
 		}
 		if err := errors.Join(write(exec.Stdout, message.GetStdout()), write(exec.Stderr, message.GetStderr())); err != nil {
 			return nil, err
@@ -87,59 +89,21 @@ func write(w io.Writer, p []byte) error {
 	return err
 }
 
-type execCall struct {
-	stream *connect.BidiStreamForClientSimple[errandv1.ExecRequest, errandv1.ExecResponse]
+type execStream = connect.BidiStreamForClientSimple[errandv1.ExecRequest, errandv1.ExecResponse]
 
-	mu sync.Mutex
-}
-
-func (c *execCall) send(message *errandv1.ExecRequest) error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.stream.Send(message)
-}
-
-// input sends what there is to read, and its end. What can not be sent shows in what
-// is received.
-func (c *execCall) input(from io.Reader) {
-	if from != nil {
-		buffer := make([]byte, inputPieceMax)
-		for {
-			n, err := from.Read(buffer)
-			if n > 0 && c.send(&errandv1.ExecRequest{Stdin: append([]byte(nil), buffer[:n]...)}) != nil {
-				return
-			}
-			if err != nil {
-				break
-			}
-		}
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		_ = c.stream.CloseRequest()
-	}
-}
-
-// control sends sizes and signals until the context ends.
-func (c *execCall) control(ctx context.Context, exec Exec) {
+// giveExec sends what there is to send until the context ends. What can not be sent shows
+// in what is received.
+func giveExec(ctx context.Context, stream *execStream, feed *feed) {
 	for {
-		var message *errandv1.ExecRequest
-		select {
-		case size, ok := <-exec.Resizes:
-			if !ok {
-				exec.Resizes = nil
-				continue
-			}
-			message = &errandv1.ExecRequest{Resize: size}
-		case signal, ok := <-exec.Signals:
-			if !ok {
-				exec.Signals = nil
-				continue
-			}
-			message = &errandv1.ExecRequest{Signal: signal}
-		case <-ctx.Done():
+		g, ok := feed.next(ctx)
+		end := g.piece.err != nil
+		switch {
+		case !ok:
 			return
-		}
-		if c.send(message) != nil {
+		case end && feed.window == 0: // a node that knows no other end
+			_ = stream.CloseRequest()
+			return
+		case stream.Send(&errandv1.ExecRequest{Stdin: g.piece.data, End: end, Resize: g.resize, Signal: g.signal}) != nil:
 			return
 		}
 	}

@@ -22,8 +22,8 @@ const (
 )
 
 // ExecRequest is one message of the caller of RunService.Exec. The first one has
-// start, each later one one of the others. The caller half-closes when the command is
-// to see the end of its input.
+// start, each later one one of the others. When the caller half-closes the command sees
+// the end of its input too.
 type ExecRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Start *ExecStart             `protobuf:"bytes,1,opt,name=start,proto3" json:"start,omitempty"`
@@ -32,7 +32,10 @@ type ExecRequest struct {
 	// The terminal's size has changed.
 	Resize *TerminalSize `protobuf:"bytes,3,opt,name=resize,proto3" json:"resize,omitempty"`
 	// A signal for the command, by its number on Linux.
-	Signal        int32 `protobuf:"varint,4,opt,name=signal,proto3" json:"signal,omitempty"`
+	Signal int32 `protobuf:"varint,4,opt,name=signal,proto3" json:"signal,omitempty"`
+	// The command is to see the end of its input; sizes and signals may follow. A node that
+	// says its window knows this.
+	End           bool `protobuf:"varint,5,opt,name=end,proto3" json:"end,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -93,6 +96,13 @@ func (x *ExecRequest) GetSignal() int32 {
 		return x.Signal
 	}
 	return 0
+}
+
+func (x *ExecRequest) GetEnd() bool {
+	if x != nil {
+		return x.End
+	}
+	return false
 }
 
 type ExecStart struct {
@@ -248,11 +258,16 @@ func (x *TerminalSize) GetColumns() uint32 {
 // ExecResponse is one message to the caller: started first, then output as it comes,
 // exited last.
 type ExecResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Started       bool                   `protobuf:"varint,1,opt,name=started,proto3" json:"started,omitempty"`
-	Stdout        []byte                 `protobuf:"bytes,2,opt,name=stdout,proto3" json:"stdout,omitempty"`
-	Stderr        []byte                 `protobuf:"bytes,3,opt,name=stderr,proto3" json:"stderr,omitempty"`
-	Exited        *ExecExited            `protobuf:"bytes,4,opt,name=exited,proto3" json:"exited,omitempty"`
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	Started bool                   `protobuf:"varint,1,opt,name=started,proto3" json:"started,omitempty"`
+	Stdout  []byte                 `protobuf:"bytes,2,opt,name=stdout,proto3" json:"stdout,omitempty"`
+	Stderr  []byte                 `protobuf:"bytes,3,opt,name=stderr,proto3" json:"stderr,omitempty"`
+	Exited  *ExecExited            `protobuf:"bytes,4,opt,name=exited,proto3" json:"exited,omitempty"`
+	// So many bytes of this call's stdin the command, or the pipe to it, has taken by now.
+	Taken int64 `protobuf:"varint,5,opt,name=taken,proto3" json:"taken,omitempty"`
+	// Comes with started, and is the most of stdin beyond taken that holds nothing up: a
+	// size or a signal that is sent behind more waits for the command to read.
+	Window        int64 `protobuf:"varint,6,opt,name=window,proto3" json:"window,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -313,6 +328,20 @@ func (x *ExecResponse) GetExited() *ExecExited {
 		return x.Exited
 	}
 	return nil
+}
+
+func (x *ExecResponse) GetTaken() int64 {
+	if x != nil {
+		return x.Taken
+	}
+	return 0
+}
+
+func (x *ExecResponse) GetWindow() int64 {
+	if x != nil {
+		return x.Window
+	}
+	return 0
 }
 
 type ExecExited struct {
@@ -525,7 +554,10 @@ type AttachResponse struct {
 	// restart of the node loses them.
 	Taken int64 `protobuf:"varint,2,opt,name=taken,proto3" json:"taken,omitempty"`
 	// The run has ended.
-	Ended         bool `protobuf:"varint,3,opt,name=ended,proto3" json:"ended,omitempty"`
+	Ended bool `protobuf:"varint,3,opt,name=ended,proto3" json:"ended,omitempty"`
+	// Comes with open, and is the most of stdin beyond taken that holds nothing up: a size
+	// or a signal that is sent behind more waits for the command to read.
+	Window        int64 `protobuf:"varint,4,opt,name=window,proto3" json:"window,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -579,6 +611,13 @@ func (x *AttachResponse) GetEnded() bool {
 		return x.Ended
 	}
 	return false
+}
+
+func (x *AttachResponse) GetWindow() int64 {
+	if x != nil {
+		return x.Window
+	}
+	return 0
 }
 
 type CopyFromRequest struct {
@@ -685,12 +724,13 @@ var File_errand_v1_exec_proto protoreflect.FileDescriptor
 
 const file_errand_v1_exec_proto_rawDesc = "" +
 	"\n" +
-	"\x14errand/v1/exec.proto\x12\terrand.v1\"\x98\x01\n" +
+	"\x14errand/v1/exec.proto\x12\terrand.v1\"\xaa\x01\n" +
 	"\vExecRequest\x12*\n" +
 	"\x05start\x18\x01 \x01(\v2\x14.errand.v1.ExecStartR\x05start\x12\x14\n" +
 	"\x05stdin\x18\x02 \x01(\fR\x05stdin\x12/\n" +
 	"\x06resize\x18\x03 \x01(\v2\x17.errand.v1.TerminalSizeR\x06resize\x12\x16\n" +
-	"\x06signal\x18\x04 \x01(\x05R\x06signal\"\x9e\x02\n" +
+	"\x06signal\x18\x04 \x01(\x05R\x06signal\x12\x10\n" +
+	"\x03end\x18\x05 \x01(\bR\x03end\"\x9e\x02\n" +
 	"\tExecStart\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x18\n" +
 	"\acommand\x18\x02 \x03(\tR\acommand\x12/\n" +
@@ -705,12 +745,14 @@ const file_errand_v1_exec_proto_rawDesc = "" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"<\n" +
 	"\fTerminalSize\x12\x12\n" +
 	"\x04rows\x18\x01 \x01(\rR\x04rows\x12\x18\n" +
-	"\acolumns\x18\x02 \x01(\rR\acolumns\"\x87\x01\n" +
+	"\acolumns\x18\x02 \x01(\rR\acolumns\"\xb5\x01\n" +
 	"\fExecResponse\x12\x18\n" +
 	"\astarted\x18\x01 \x01(\bR\astarted\x12\x16\n" +
 	"\x06stdout\x18\x02 \x01(\fR\x06stdout\x12\x16\n" +
 	"\x06stderr\x18\x03 \x01(\fR\x06stderr\x12-\n" +
-	"\x06exited\x18\x04 \x01(\v2\x15.errand.v1.ExecExitedR\x06exited\"8\n" +
+	"\x06exited\x18\x04 \x01(\v2\x15.errand.v1.ExecExitedR\x06exited\x12\x14\n" +
+	"\x05taken\x18\x05 \x01(\x03R\x05taken\x12\x16\n" +
+	"\x06window\x18\x06 \x01(\x03R\x06window\"8\n" +
 	"\n" +
 	"ExecExited\x12\x12\n" +
 	"\x04code\x18\x01 \x01(\x05R\x04code\x12\x16\n" +
@@ -724,11 +766,12 @@ const file_errand_v1_exec_proto_rawDesc = "" +
 	"\vAttachStart\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x16\n" +
 	"\x06client\x18\x02 \x01(\tR\x06client\x12\x12\n" +
-	"\x04take\x18\x03 \x01(\bR\x04take\"P\n" +
+	"\x04take\x18\x03 \x01(\bR\x04take\"h\n" +
 	"\x0eAttachResponse\x12\x12\n" +
 	"\x04open\x18\x01 \x01(\bR\x04open\x12\x14\n" +
 	"\x05taken\x18\x02 \x01(\x03R\x05taken\x12\x14\n" +
-	"\x05ended\x18\x03 \x01(\bR\x05ended\"5\n" +
+	"\x05ended\x18\x03 \x01(\bR\x05ended\x12\x16\n" +
+	"\x06window\x18\x04 \x01(\x03R\x06window\"5\n" +
 	"\x0fCopyFromRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x12\n" +
 	"\x04path\x18\x02 \x01(\tR\x04path\"&\n" +
