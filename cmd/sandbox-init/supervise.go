@@ -126,8 +126,6 @@ type supervisor struct {
 	log    *logs.Writer
 	pump   *logger.Pump
 	status *status.File
-	// lookout is nil where there is no fence.
-	lookout *page.Lookout
 	// process is the command's, and commandFD its pidfd.
 	process   *processGroup
 	commandFD int
@@ -183,7 +181,9 @@ func (s *supervisor) prepare() error {
 	}
 	s.status = status.On(os.NewFile(fdFile, "status"), s.owner)
 	if s.fence != "" {
-		if s.lookout, err = page.Watch(s.fence); err != nil {
+		// Until this process ends, whatever it waits for. The daemon and the guard kill too,
+		// if they can.
+		if _, err = page.Watch(s.fence, s.killAll); err != nil {
 			return err
 		}
 	}
@@ -344,17 +344,13 @@ func (s *supervisor) follow(startedAt time.Time) status.Status {
 	go func() { ended <- reap(s.process) }()
 	s.log.Prepare()
 	for {
-		ready, _ := s.pump.Turn(-1, s.commandFD, fdControl, s.lookout.FD())
+		ready, _ := s.pump.Turn(-1, s.commandFD, fdControl)
 		// A signal that finds the command dead has not reached it.
 		if ready[0] {
 			break
 		}
 		if ready[1] {
 			s.obey()
-		}
-		// The daemon and the guard do so too, if they can.
-		if ready[2] && s.lookout.Look() {
-			s.killAll()
 		}
 	}
 	// Whoever sends one from now on learns so, however long the log and the disk take:

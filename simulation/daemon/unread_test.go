@@ -79,7 +79,7 @@ func (u *unread) end() int {
 func TestSignalsPassInputThatIsNotRead(t *testing.T) {
 	n := startNode(t)
 	const waits = `n=0; trap 'n=$((n+1)); echo told $n' INT; echo begun; while [ $n -lt 2 ]; do sleep 0.05; done; `
-	id := n.submit(t, "-i", "--", "sh", "-c", waits+`test "$(wc -c)" -ge 131072 && exit 6`)
+	id := n.submit(t, "-i", "--", "sh", "-c", waits+`test "$(wc -c)" -ge 100000 && exit 6`)
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	n.awaitRunning(ctx, t, id)

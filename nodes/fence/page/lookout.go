@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"runtime"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -18,54 +20,62 @@ const (
 )
 
 // Lookout is the fence as somebody sees it who has other things to do, and kills when
-// nobody else does. It sleeps until the deadline that it has read, or for one window of
-// the session if that is shorter: within that time a deadline is not moved to before its
-// wake. So it wakes about once per window, and not at all when there is no fence. It
-// belongs to one goroutine.
+// nobody else does: on a thread of its own, which waits for nothing else, so that a disk
+// that hangs holds no kill up. It sleeps until the deadline that it has read, or for one
+// window of the session if that is shorter: within that time a deadline is not moved to
+// before its wake. So it wakes about once per window.
 type Lookout struct {
 	file  *File
 	timer int
+	kill  func()
+	// stopped: it is to end, which it has when ended is closed.
+	stopped atomic.Bool
+	ended   chan struct{}
 }
 
-// Watch looks out for the fence at a path, which must be there. The first look is due as
-// if there had been one now.
-func Watch(path string) (*Lookout, error) {
+// Watch looks out for the fence at a path, which must be there, until Close. kill is to
+// kill everything of the session that is the caller's; it is called when the fence has
+// passed, and again and again from then on, since more may come. Who finds the deadline
+// over sets the latch, as a guard does.
+func Watch(path string, kill func()) (*Lookout, error) {
 	file, err := open(path, 0)
 	if err != nil {
 		return nil, fmt.Errorf("watch fence %s: %w", path, err)
 	}
-	l := &Lookout{file: file}
+	l := &Lookout{file: file, kill: kill, ended: make(chan struct{})}
 	if l.timer, err = unix.TimerfdCreate(unix.CLOCK_BOOTTIME, unix.TFD_CLOEXEC|unix.TFD_NONBLOCK); err != nil {
 		return nil, errors.Join(fmt.Errorf("watch fence: %w", os.NewSyscallError("timerfd_create", err)), file.Close())
 	}
+	// The first look is due as if there had been one now.
 	if err := l.wakeAt(l.due(Boottime())); err != nil {
-		l.Close()
-		return nil, fmt.Errorf("watch fence: %w", err)
+		return nil, errors.Join(fmt.Errorf("watch fence: %w", err), unix.Close(l.timer), file.Close())
 	}
+	go l.run()
 	return l, nil
 }
 
-// FD is a descriptor that becomes readable when it is time to look; -1 for no lookout.
-func (l *Lookout) FD() int {
-	if l == nil {
-		return -1
+func (l *Lookout) run() {
+	defer close(l.ended)
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	for !l.stopped.Load() {
+		_, err := unix.Poll([]unix.PollFd{{Fd: int32(l.timer), Events: unix.POLLIN}}, -1) //nolint:gosec // a descriptor
+		if err == nil && !l.stopped.Load() {
+			l.look()
+		}
 	}
-	return l.timer
 }
 
-// Look tells whether everything of the session is to be killed now, and goes to sleep
-// until the next look is due. Who finds the deadline over sets the latch, as a guard
-// does.
-func (l *Lookout) Look() (kill bool) {
+// look kills if it is time to, and goes to sleep until the next look is due.
+func (l *Lookout) look() {
 	now := Boottime()
-	kill, _ = l.file.Passed(now)
-	next := now + lookAgain
-	if !kill {
-		next = l.due(now)
+	next := l.due(now)
+	if passed, _ := l.file.Passed(now); passed {
+		l.kill()
+		next = Boottime() + lookAgain
 	}
-	// A timer that can not be set keeps the descriptor readable: then it looks at once.
+	// A timer that can not be set stays due: then it looks at once.
 	_ = l.wakeAt(next)
-	return kill
 }
 
 // due is when to look next for who has found nothing to do.
@@ -93,9 +103,15 @@ func (l *Lookout) wakeAt(at time.Duration) error {
 	return nil
 }
 
-// Close ends the lookout.
+// Close ends the lookout, after a kill that is under way. Without one it does nothing.
 func (l *Lookout) Close() {
-	if l != nil {
+	if l == nil {
+		return
+	}
+	// In this order, as run sets the timer first and looks then whether it is to end.
+	l.stopped.Store(true)
+	if l.wakeAt(1) == nil {
+		<-l.ended
 		_ = unix.Close(l.timer)
 		_ = l.file.Close()
 	}

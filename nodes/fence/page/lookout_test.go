@@ -3,55 +3,43 @@ package page
 import (
 	"testing"
 	"time"
-
-	"golang.org/x/sys/unix"
 )
 
-// watch returns a lookout for a fence that has been armed.
-func watch(t *testing.T, f *File) *Lookout {
+// kills notes when a lookout kills, by the boottime clock.
+type kills chan time.Duration
+
+// watch watches a fence that has been armed.
+func watch(t *testing.T, f *File) kills {
 	t.Helper()
-	l, err := Watch(f.Path())
+	k := make(kills, 1000)
+	l, err := Watch(f.Path(), func() { k <- Boottime() })
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(l.Close)
-	return l
+	return k
 }
 
-// due waits until the lookout is to look, and tells whether that was within a time.
-func due(t *testing.T, l *Lookout, within time.Duration) bool {
+// next waits for a kill.
+func (k kills) next(t *testing.T) time.Duration {
 	t.Helper()
-	for end := Boottime() + within; ; {
-		left := end - Boottime()
-		fds := []unix.PollFd{{Fd: int32(l.FD()), Events: unix.POLLIN}}
-		n, err := unix.Poll(fds, int(max(left, 0)/time.Millisecond))
-		if err == unix.EINTR {
-			continue
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-		return n > 0
+	select {
+	case at := <-k:
+		return at
+	case <-time.After(20 * time.Second):
+		t.Fatal("it does not kill")
+		return 0
 	}
 }
 
-func TestLookoutWakesAtTheDeadlineAndKillsFromThenOn(t *testing.T) {
+func TestLookoutKillsAtTheDeadlineAndFromThenOn(t *testing.T) {
 	f := mustOpen(t, inMemory(t))
 	deadline := Boottime() + 300*time.Millisecond
 	f.Arm(State{BootID: "boot", Session: 7, Deadline: deadline, Window: time.Hour})
-	l := watch(t, f)
-	if l.Look() {
-		t.Fatal("it kills before the deadline")
-	}
-	if !due(t, l, 10*time.Second) || Boottime() < deadline {
-		t.Fatal("it does not look at the deadline")
-	}
+	k := watch(t, f)
 	for range 3 {
-		if !l.Look() {
-			t.Fatal("behind the deadline it does not kill")
-		}
-		if !due(t, l, 10*time.Second) {
-			t.Fatal("it does not look again though it may not be done")
+		if at := k.next(t); at < deadline {
+			t.Fatalf("it kills %s early", deadline-at)
 		}
 	}
 	if state, _ := f.Load(); state.FencedAt < deadline {
@@ -62,33 +50,41 @@ func TestLookoutWakesAtTheDeadlineAndKillsFromThenOn(t *testing.T) {
 func TestLookoutKillsByTheLatchOfAnother(t *testing.T) {
 	f := mustOpen(t, inMemory(t))
 	f.Arm(State{BootID: "boot", Session: 7, Deadline: Boottime() + time.Hour, FencedAt: 1, Window: time.Hour})
-	if l := watch(t, f); !due(t, l, 10*time.Second) || !l.Look() {
-		t.Error("somebody has begun to kill and it does not")
-	}
+	watch(t, f).next(t)
 }
 
 // TestLookoutSleepsForAWindow is what makes it cheap: however often the deadline is moved
 // on, one look per window.
 func TestLookoutSleepsForAWindow(t *testing.T) {
-	const window, span = 500 * time.Millisecond, 3 * time.Second
+	const window = time.Second
 	f := mustOpen(t, inMemory(t))
-	begin := Boottime()
-	state := State{BootID: "boot", Session: 7, Deadline: begin + window, Window: window}
-	f.Arm(state)
-	l := watch(t, f)
-	looks := 0
-	for Boottime() < begin+span {
-		state.Deadline = Boottime() + window
-		f.Arm(state)
-		if due(t, l, 20*time.Millisecond) {
-			looks++
-			if l.Look() {
-				t.Fatal("it kills before the deadline")
-			}
-		}
+	now := Boottime()
+	l := &Lookout{file: f}
+	f.Arm(State{BootID: "boot", Session: 7, Deadline: now + time.Hour, Window: window})
+	if due := l.due(now); due != now+window {
+		t.Errorf("it looks again after %s, with a window of %s", due-now, window)
 	}
-	if most := int(span/window) + 2; looks > most {
-		t.Errorf("%d looks in %s with windows of %s", looks, span, window)
+	f.Arm(State{BootID: "boot", Session: 7, Deadline: now + window, Window: window})
+	if due := l.due(now + window/2); due != now+window {
+		t.Errorf("it looks again after %s, half a window before the deadline", due-now-window/2)
+	}
+	f.Arm(State{BootID: "boot", Session: 7, Deadline: now + time.Hour})
+	if due := l.due(now); due != now+lookMax {
+		t.Errorf("it looks again after %s, without a window", due-now)
+	}
+}
+
+// TestDeadlineThatIsMovedOnIsNotKilledAt: it is looked at again, and nothing is done.
+func TestDeadlineThatIsMovedOnIsNotKilledAt(t *testing.T) {
+	const window = 300 * time.Millisecond
+	f := mustOpen(t, inMemory(t))
+	state := State{BootID: "boot", Session: 7, Deadline: Boottime() + window, Window: window}
+	f.Arm(state)
+	k := watch(t, f)
+	state.Deadline = Boottime() + 4*window
+	f.Arm(state)
+	if at := k.next(t); at < state.Deadline {
+		t.Errorf("it kills %s early", state.Deadline-at)
 	}
 }
 
@@ -99,27 +95,36 @@ func TestDeadlineThatIsMovedNearerIsNotSleptThrough(t *testing.T) {
 	f := mustOpen(t, inMemory(t))
 	state := State{BootID: "boot", Session: 7, Deadline: Boottime() + time.Hour, Window: window}
 	f.Arm(state)
-	l := watch(t, f)
-	if l.Look() {
-		t.Fatal("it kills an hour early")
-	}
+	k := watch(t, f)
 	state.Deadline = Boottime() + window
 	f.Arm(state)
-	for !due(t, l, 10*time.Second) || !l.Look() {
-		if Boottime() > state.Deadline+5*time.Second {
-			t.Fatal("the deadline is long over")
-		}
-	}
-	if late := Boottime() - state.Deadline; late < 0 {
-		t.Errorf("it kills %s early", -late)
+	if at := k.next(t); at < state.Deadline {
+		t.Errorf("it kills %s early", state.Deadline-at)
 	}
 }
 
-func TestWatchNeedsAFence(t *testing.T) {
-	if _, err := Watch(Path(inMemory(t), "a")); err == nil {
-		t.Error("there is none, and it is watched")
+// TestLookoutThatIsClosedKillsNoMore, at whatever moment that is.
+func TestLookoutThatIsClosedKillsNoMore(t *testing.T) {
+	f := mustOpen(t, inMemory(t))
+	f.Arm(State{BootID: "boot", Session: 7, Deadline: Boottime() + time.Hour, FencedAt: 1, Window: time.Hour})
+	for range 200 {
+		closed := false
+		l, err := Watch(f.Path(), func() {
+			if closed {
+				t.Error("it kills after it was closed")
+			}
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		l.Close()
+		closed = true
 	}
-	if fd := (*Lookout)(nil).FD(); fd != -1 {
-		t.Errorf("no lookout has descriptor %d", fd)
+	(*Lookout)(nil).Close()
+}
+
+func TestWatchNeedsAFence(t *testing.T) {
+	if _, err := Watch(Path(inMemory(t), "a"), func() {}); err == nil {
+		t.Error("there is none, and it is watched")
 	}
 }

@@ -8,40 +8,29 @@ import (
 	"github.com/errand-run/errand/nodes/sandbox/cgroup"
 )
 
-// killLimit bounds one attempt to empty the sandbox; another follows, and output is read
-// between the two.
+// killLimit bounds one attempt to empty the sandbox; another follows.
 const killLimit = 500 * time.Millisecond
 
-// killer kills the logger's own sandbox at the node's fence: the daemon and the guard do
-// so too, and this is who is left when both are dead. The zero value kills nothing.
-type killer struct {
-	lookout *page.Lookout
-	group   *cgroup.Group
-}
-
-// killer is that of a config. One that can not be had takes no log from anybody: it is
-// the third of those who kill.
-func (c Config) killer() killer {
+// watchFence kills the logger's own sandbox at the node's fence: the daemon and the guard
+// do so too, and this is who is left when both are dead. It shares nothing with who writes
+// the log, whose disk may hang. Without a fence there is none, and one that can not be had
+// takes no log from anybody: it is the third of those who kill.
+func (c Config) watchFence() *page.Lookout {
 	if c.Fence == "" {
-		return killer{}
+		return nil
 	}
 	parent, err := cgroup.Open(c.CgroupRoot, c.Parent)
 	if err != nil {
-		return killer{}
+		return nil
 	}
-	lookout, err := page.Watch(c.Fence)
-	if err != nil {
-		return killer{}
-	}
-	return killer{lookout: lookout, group: parent.Group(c.Group)}
-}
-
-func (k killer) look() {
-	if k.lookout.Look() {
+	group := parent.Group(c.Group)
+	lookout, err := page.Watch(c.Fence, func() {
 		ctx, cancel := context.WithTimeout(context.Background(), killLimit)
 		defer cancel()
-		_, _ = k.group.Kill(ctx) // what is left is killed at the next look
+		_, _ = group.Kill(ctx) // what is left is killed at the next look
+	})
+	if err != nil {
+		return nil
 	}
+	return lookout
 }
-
-func (k killer) close() { k.lookout.Close() }

@@ -8,12 +8,16 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/errand-run/errand/nodes/fence/page"
 	"github.com/errand-run/errand/nodes/logs/logger"
 	"github.com/errand-run/errand/nodes/sandbox/cgroup"
+	"github.com/errand-run/errand/nodes/sandbox/guest/guesttest"
 )
 
-// TestLoggerKillsItsSandboxAtTheFence has neither a daemon nor a guard that would.
+// TestLoggerKillsItsSandboxAtTheFence has neither a daemon nor a guard that would, and a
+// disk that hangs.
 func TestLoggerKillsItsSandboxAtTheFence(t *testing.T) {
 	if os.Geteuid() != 0 && os.Getenv("CI") != "true" {
 		t.Skip("needs root for cgroups")
@@ -67,9 +71,15 @@ func TestLoggerKillsItsSandboxAtTheFence(t *testing.T) {
 		}()
 	}
 	p := startWith(t, logger.Config{Fence: fence.Path(), CgroupRoot: cgroup.Root, Parent: parent.Name(), Group: "ours"})
+	// The log is a pipe that nobody reads: who opens it to write waits.
+	pipe := p.log + ".log"
+	if err := unix.Mkfifo(pipe, 0o600); err != nil {
+		t.Fatal(err)
+	}
 	if _, err := p.stdout.WriteString("before\n"); err != nil {
 		t.Fatal(err)
 	}
+	guesttest.AwaitSyscall(t, p.cmd.Process.Pid, unix.SYS_OPENAT)
 	state.Deadline = page.Boottime() + window
 	fence.Arm(state)
 	select {
@@ -88,7 +98,12 @@ func TestLoggerKillsItsSandboxAtTheFence(t *testing.T) {
 		t.Error("another sandbox was killed")
 	default:
 	}
-	// It is a logger still.
+	// It is a logger still, once the disk answers.
+	disk, err := os.Open(pipe)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer disk.Close()
 	_ = p.stdout.Close()
 	_ = p.stderr.Close()
 	if err := p.cmd.Wait(); err != nil {

@@ -137,6 +137,8 @@ func Run(c Config, stdout, stderr int, ready func()) error {
 	if err != nil {
 		return err
 	}
+	lookout := c.watchFence()
+	defer lookout.Close()
 	w, err := logs.Create(c.LogPath, logs.WriterOptions{SegmentBytes: c.SegmentBytes, Segments: c.Segments})
 	if err != nil {
 		// Output is read and lost rather than the command killed by SIGPIPE. There is
@@ -149,8 +151,6 @@ func Run(c Config, stdout, stderr int, ready func()) error {
 	if err != nil {
 		listener = -1
 	}
-	k := c.killer()
-	defer k.close()
 	pump := NewPump(w, stdout, stderr)
 	if c.Status != "" {
 		pump.begun = func() bool {
@@ -161,20 +161,17 @@ func Run(c Config, stdout, stderr int, ready func()) error {
 	}
 	writePID(c.RunDir)
 	ready()
-	drained := serve(pump, w, listener, terminated, k)
+	drained := serve(pump, w, listener, terminated)
 	w.End(drained)
 	w.Close()
 	pump.Close()
 	return err
 }
 
-// serve pumps until the pipes' end, answers flush requests, and kills at the fence.
-func serve(pump *Pump, w *logs.Writer, listener, terminated int, k killer) (drained bool) {
+// serve pumps until the pipes' end and answers flush requests.
+func serve(pump *Pump, w *logs.Writer, listener, terminated int) (drained bool) {
 	for pump.Open() {
-		ready, _ := pump.Turn(-1, listener, terminated, k.lookout.FD())
-		if ready[2] {
-			k.look()
-		}
+		ready, _ := pump.Turn(-1, listener, terminated)
 		if ready[0] {
 			answer(pump, w, listener)
 		}

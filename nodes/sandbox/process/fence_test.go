@@ -7,9 +7,12 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	recordv1 "github.com/errand-run/errand/messages/errand/record/v1"
 	"github.com/errand-run/errand/nodes/fence/page"
 	"github.com/errand-run/errand/nodes/sandbox"
+	"github.com/errand-run/errand/nodes/sandbox/guest/guesttest"
 )
 
 // openFence makes a fence that supervisors look at, on a tmpfs of the test's own.
@@ -63,6 +66,41 @@ func TestSupervisorKillsItsCommandAtTheFence(t *testing.T) {
 		t.Errorf("exit %+v", exit)
 	}
 	remove(t, d, "fenced")
+}
+
+// TestSupervisorKillsThoughItsDiskHangs, and tells of the end when the disk answers.
+func TestSupervisorKillsThoughItsDiskHangs(t *testing.T) {
+	const window = 500 * time.Millisecond
+	fence, c := openFence(t), config(t)
+	c.Fence = fence.Path()
+	state := page.State{BootID: "boot", Session: 7, Deadline: page.Boottime() + time.Hour, Window: window}
+	fence.Arm(state)
+	d := open(t, c)
+	defer d.Close()
+	spec := specOf(t.TempDir(), "r.default.hangs", "sh", "-c", "trap '' TERM; echo output; sleep 3600 & wait; sleep 3600")
+	// The log is a pipe that nobody reads: who opens it to write waits.
+	if err := unix.Mkfifo(spec.LogPath+".log", 0o600); err != nil {
+		t.Fatal(err)
+	}
+	start(t, d, spec)
+	supervisor := supervisorOf(t, c.Dir, spec.ID)
+	guesttest.AwaitSyscall(t, supervisor.PID, unix.SYS_OPENAT)
+	state.Deadline = page.Boottime() + window
+	fence.Arm(state)
+	awaitNoneAlive(t, supervisor)
+	if now := page.Boottime(); now < state.Deadline {
+		t.Errorf("killed %s early", state.Deadline-now)
+	}
+	disk, err := os.Open(spec.LogPath + ".log")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer disk.Close()
+	exit, err := d.Wait(bounded(t), spec.ID)
+	if err != nil || exit.Code == nil || *exit.Code != 137 {
+		t.Errorf("exit %+v, %v", exit, err)
+	}
+	remove(t, d, spec.ID)
 }
 
 func TestSupervisorWithoutItsFenceStartsNothing(t *testing.T) {

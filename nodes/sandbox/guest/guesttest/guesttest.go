@@ -11,9 +11,11 @@ import (
 	"path/filepath"
 	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
+	"time"
 )
 
 // Env names the variable that holds the path of a sandbox-init to use as it is, for
@@ -96,5 +98,26 @@ func NeedRoot(t testing.TB, why string) {
 		t.Fatal(why)
 	default:
 		t.Skip(why)
+	}
+}
+
+// AwaitSyscall waits until a thread of a process, which may be traced, stands in a system
+// call.
+func AwaitSyscall(t testing.TB, pid int, number uintptr) {
+	t.Helper()
+	for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(5 * time.Millisecond) {
+		files, err := filepath.Glob(filepath.Join("/proc", strconv.Itoa(pid), "task", "*", "syscall"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, file := range files {
+			content, _ := os.ReadFile(file) // it may just have ended
+			if word, _, _ := strings.Cut(string(content), " "); word == strconv.FormatUint(uint64(number), 10) {
+				return
+			}
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("no thread of process %d stands in system call %d", pid, number)
+		}
 	}
 }
