@@ -108,8 +108,11 @@ func TestFramesComeOutOfThePipesOfAProcess(t *testing.T) {
 		kind Kind
 		data string
 	}{
-		{1, KindSize, "\x32\x00\x84\x00"}, {1, KindSignal, "\x02"},
-		{0, KindData, string(sent[:DataMax])}, {0, KindData, string(sent[DataMax:])}, {0, KindEnd, ""},
+		{1, KindSize, "\x32\x00\x84\x00"},
+		{1, KindSignal, "\x02"},
+		{0, KindData, string(sent[:DataMax])},
+		{0, KindData, string(sent[DataMax:])},
+		{0, KindEnd, ""},
 	} {
 		if kind, data, err := Read(readers[want.pipe], buffer); err != nil || kind != want.kind || string(data) != want.data {
 			t.Errorf("frame of kind %d with %d bytes, %v; want kind %d with %d", kind, len(data), err, want.kind, len(want.data))
