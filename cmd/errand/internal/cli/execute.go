@@ -99,6 +99,9 @@ func (a *app) execute(ctx context.Context, args []string) int {
 	if a.conn != nil {
 		a.conn.patient.Close()
 	}
+	if word, ok := unknownWord(err); ok {
+		err = unknownCommand(root, word)
+	}
 	return a.finish(err, args)
 }
 
@@ -147,7 +150,7 @@ then teardown. Each execution is a run, a record that outlives its sandbox.`,
 		f := usage("%s", flagErrorText(err))
 		f.hint = fmt.Sprintf("See '%s --help'.", cmd.CommandPath())
 		if (cmd.Name() == "run" || cmd.Name() == "console") && !strings.HasPrefix(err.Error(), "invalid") {
-			f.hint = "Flags of the command itself go behind --, as in: " + cmd.CommandPath() + " IMAGE -- ls -l\n" + f.hint
+			f.hint = flagHint(cmd, err) + "\n" + f.hint
 		}
 		return f
 	})
@@ -221,13 +224,7 @@ func group(cmd *cobra.Command, args []string) error {
 	if len(args) == 0 {
 		return cmd.Help()
 	}
-	f := usage("unknown command %q for %q", args[0], cmd.CommandPath())
-	cmd.SuggestionsMinimumDistance = 2
-	if near := cmd.SuggestionsFor(args[0]); len(near) > 0 {
-		f.hint = fmt.Sprintf("Did you mean '%s %s'?\n", cmd.CommandPath(), near[0])
-	}
-	f.hint += fmt.Sprintf("See '%s --help'.", cmd.CommandPath())
-	return f
+	return unknownCommand(cmd, args[0])
 }
 
 // listCommand is the "ls" of a group.

@@ -54,6 +54,8 @@ var flagOfField = map[string]string{
 	"spec.working_dir": "--workdir", "spec.user": "--user", "spec.cpu_millis": "--cpu",
 	"spec.memory_bytes": "--memory", "spec.pids_limit": "--pids-limit", "spec.read_only_root": "--read-only", "spec.stdin": "--interactive", "spec.terminal": "--tty",
 	"spec.timeout": "--timeout", "spec.start_deadline": "--start-deadline", "spec.stop_grace": "--stop-grace",
+	"spec.retry.retries": "--retries", "spec.retry.only": "--retry-only", "spec.retry.never": "--retry-never",
+	"spec.retry.backoff": "--backoff", "spec.retry.backoff_max": "--backoff-max",
 	"start.command": "COMMAND", "start.env": "--env", "start.working_dir": "--workdir", "start.user": "--user", "path": "PATH",
 	"tail_lines": "--tail", "attempt": "--attempt", "since": "--since",
 }
@@ -67,7 +69,7 @@ func fieldsText(fields []*errandv1.FieldViolation) string {
 		if !known {
 			what = path
 		}
-		if key = strings.Trim(key, `]"`); key != "" {
+		if key = strings.Trim(key, `]"`); key != "" && !strings.HasPrefix(path, "spec.retry.") { // the text has the word itself
 			what += " " + key
 		}
 		texts = append(texts, what+": "+field.GetText())

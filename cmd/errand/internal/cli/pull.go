@@ -111,12 +111,12 @@ func credentialOf(name, file string) (*errandv1.RegistryCredential, error) {
 	}
 	opened, err := os.Open(file)
 	if err != nil {
-		return nil, usage("open %s: %s", file, reasonOf(err))
+		return nil, usage("--auth-file %s: %s", file, reasonOf(err))
 	}
 	defer opened.Close()
 	data, err := io.ReadAll(io.LimitReader(opened, authfile.BytesMax+1))
 	if err != nil {
-		return nil, usage("read %s: %s", file, reasonOf(err))
+		return nil, usage("--auth-file %s: %s", file, reasonOf(err))
 	}
 	host := reference.Domain(named)
 	found, ok, err := authfile.Find(data, host)

@@ -45,6 +45,7 @@ func newSpecFlags() *specFlags {
 
 type runFlags struct {
 	*specFlags
+	retry                         retryFlags
 	detach, interactive, terminal bool
 	detachKeys                    string
 }
@@ -74,17 +75,22 @@ does not exist; 130 when the run was canceled; 2 for a wrong command line.`,
   errand run --cpu 0.5 --memory 64MiB --timeout 10m busybox -- ./work
   errand run --driver process -- /usr/bin/uptime
   errand run -it busybox -- sh
-  id=$(errand run -d busybox -- sleep 60); errand wait $id`,
+  id=$(errand run -d busybox -- sleep 60); errand wait $id
+  errand run -d --retries 3 --timeout 2h --name backup busybox -- ./backup`,
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			request, err := a.createRequest(cmd, args, flags.specFlags)
 			if err != nil {
 				return err
 			}
+			if err := flags.retry.apply(cmd, request, &flags); err != nil {
+				return err
+			}
 			return a.run(cmd.Context(), request, flags)
 		},
 	}
 	flags.register(cmd)
+	flags.retry.register(cmd)
 	f := cmd.Flags()
 	f.BoolVarP(&flags.detach, "detach", "d", false, "print the id of the run and leave it")
 	f.BoolVarP(&flags.interactive, "interactive", "i", false, "give the command stdin")
