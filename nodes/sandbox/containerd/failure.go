@@ -54,6 +54,9 @@ func cause(err error) string {
 			found = append(found, phrase)
 		}
 	}
+	if len(found) == 0 && classOf(err) == records.ClassUnavailable {
+		return "containerd does not answer"
+	}
 	if len(found) == 0 {
 		return "the runtime gave no cause that may be shown"
 	}

@@ -9,6 +9,8 @@ import (
 	"syscall"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	recordv1 "github.com/errand-run/errand/messages/errand/record/v1"
 	"github.com/errand-run/errand/nodes/logs"
 	"github.com/errand-run/errand/nodes/sandbox"
@@ -45,6 +47,50 @@ func TestStartRefusesWhatCanNotRun(t *testing.T) {
 	}
 	if left := leaks(t, c); len(left) > 0 {
 		t.Errorf("left over: %v", left)
+	}
+}
+
+// The node has it again later: that start costs the run no attempt.
+func TestStartWithoutFilesToOpenMayBeTriedAgain(t *testing.T) {
+	c := config(t)
+	d := open(t, c)
+	defer d.Close()
+	spec := specOf(t.TempDir(), "r.files.1", "true")
+	if err := d.Create(bounded(t), spec); err != nil {
+		t.Fatal(err)
+	}
+	defer remove(t, d, spec.ID)
+	var limit unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
+		t.Fatal(err)
+	}
+	used, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for few := limit; ; few.Cur++ {
+		// With each file more the start comes a step further, until it succeeds.
+		if few.Cur == limit.Cur {
+			few.Cur = uint64(len(used))
+		}
+		if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &few); err != nil {
+			t.Fatal(err)
+		}
+		_, err := d.Start(bounded(t), spec.ID)
+		if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
+			t.Fatal(err)
+		}
+		if err == nil {
+			return
+		}
+		var start *sandbox.StartError
+		if !errors.As(err, &start) || start.Permanent || !strings.Contains(start.Message, "too many open files") {
+			t.Fatalf("with %d files: %v", few.Cur, err)
+		}
+		remove(t, d, spec.ID)
+		if err := d.Create(bounded(t), spec); err != nil {
+			t.Fatal(err)
+		}
 	}
 }
 

@@ -137,7 +137,16 @@ func (d *Driver) Start(ctx context.Context, id string) (time.Time, error) {
 		closeOnce(x.ended)
 		closeOnce(x.gone)
 		x.mu.Unlock()
-		return time.Time{}, err
+		var known *sandbox.StartError
+		switch {
+		case errors.As(err, &known):
+			return time.Time{}, known
+		case errors.Is(err, unix.EWOULDBLOCK):
+			// Somebody holds the file, as a supervisor does.
+			return time.Time{}, records.Errorf(records.ClassOutcomeUnknown, "start sandbox %s: %w", id, err)
+		}
+		// What the node lacks now, as files to open, it may have later.
+		return time.Time{}, sandbox.Transientf(recordv1.Reason_REASON_START_ERROR, "the supervisor could not be started: %s", sandbox.Cause(err))
 	}
 	defer notify.Close()
 	stop := context.AfterFunc(ctx, func() { _ = notify.SetReadDeadline(time.Unix(1, 0)) })
