@@ -21,7 +21,7 @@ var placementAllocations = []struct {
 	{"told to start", 30},
 	{"created", 11},
 	{"starting journaled", 3},
-	{"started", 16},
+	{"started", 15},
 	{"held", 10},
 	{"started journaled", 3},
 	{"ended", 24},

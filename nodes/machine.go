@@ -108,8 +108,13 @@ type Machine struct {
 	reopening bool
 	era       era
 
-	placements   map[string]*placement
-	ofRun        map[string][]*placement
+	placements map[string]*placement
+	// ofRun has the first placement of each run.
+	ofRun map[string]*placement
+	// restless are those that may come to rest at the end of the turn; encoding is where
+	// their entries are encoded.
+	restless     []*placement
+	encoding     []byte
 	starts       starts
 	held         []heldStart
 	timeouts     timeouts
@@ -136,7 +141,6 @@ func NewMachine(config MachineConfig) *Machine {
 		config: config, keys: config.Keys,
 		tag:          uint64(config.Incarnation) << 40,
 		starts:       newStarts(config.StartsInFlightMax),
-		assignments:  records.Mirror{KeysOnly: true},
 		loads:        map[uint64]func(JournalContent, error){},
 		writes:       map[uint64]func(error){},
 		commits:      map[uint64]func(records.Result){},
@@ -145,10 +149,11 @@ func NewMachine(config MachineConfig) *Machine {
 		fences:       map[uint64]func(FenceState, bool){},
 		timers:       map[string]func(){},
 		placements:   map[string]*placement{},
-		ofRun:        map[string][]*placement{},
+		ofRun:        map[string]*placement{},
 		reservations: map[PlacementKey]*reservation{},
 		acknowledged: map[string]*placement{},
 		orphans:      map[string]*orphan{},
+		restless:     make([]*placement, 0, restlessRoom),
 		strays:       map[string]map[string]bool{},
 	}
 }
@@ -178,13 +183,7 @@ func (m *Machine) Step(now actors.Instant, in actors.Input) []actors.Effect {
 			then(in.Result)
 		}
 	case SandboxDone:
-		then, ok := m.sandboxes[in.Tag]
-		if !in.Result.Waiting {
-			delete(m.sandboxes, in.Tag)
-		}
-		if ok {
-			then(in.Result)
-		}
+		m.sandboxDone(in)
 	case LeaseCalled:
 		if then, ok := take(m.leases, in.Tag); ok {
 			then(in.Result)
@@ -202,6 +201,7 @@ func (m *Machine) Step(now actors.Instant, in actors.Input) []actors.Effect {
 	case actors.Received:
 		m.received(in)
 	}
+	m.restPerhaps()
 	m.show()
 	out := m.out
 	m.out = nil
@@ -247,6 +247,21 @@ func (m *Machine) do(op SandboxOp, then func(SandboxResult)) {
 	tag := m.nextTag()
 	m.sandboxes[tag] = then
 	m.emit(DoSandbox{Tag: tag, Op: op})
+}
+
+// sandboxDone takes the result of an operation, or that it waits.
+func (m *Machine) sandboxDone(in SandboxDone) {
+	if in.Op.Verb == VerbWait {
+		m.waited(in)
+		return
+	}
+	then, ok := m.sandboxes[in.Tag]
+	if !in.Result.Waiting {
+		delete(m.sandboxes, in.Tag)
+	}
+	if ok {
+		then(in.Result)
+	}
 }
 
 // after replaces the timer of that name.

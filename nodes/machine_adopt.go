@@ -19,8 +19,7 @@ type survivor struct {
 // that with what the journal says.
 // A driver that does not answer is asked again: unavailable is never lost.
 func (m *Machine) adopt() {
-	for _, id := range sortedKeys(m.placements) {
-		p := m.placements[id]
+	for _, p := range m.everyone() {
 		if driver := p.entry.GetDriver(); !m.enabled(driver) && !p.entry.GetTornDown() && p.entry.GetState() != recordv1.JournalState_JOURNAL_STATE_VOID {
 			m.refuse(fmt.Errorf("adopt sandboxes: run %s was started with driver %q, which is not enabled any more: enable it until its runs are over", p.key.Run, driver))
 			return
@@ -61,9 +60,8 @@ func (m *Machine) adopted(found map[string]survivor) {
 	if m.refuseWithoutJournal(found) {
 		return
 	}
-	for _, id := range sortedKeys(m.placements) {
-		p := m.placements[id]
-		s, ok := take(found, id)
+	for _, p := range m.everyone() {
+		s, ok := take(found, p.id)
 		if strange := strangeTo(p.entry, s.info); ok && strange != "" {
 			// It is stopped with the others; what the journal speaks of is not there.
 			m.addOrphan(s, strange)
@@ -196,8 +194,7 @@ func (m *Machine) evict(then func()) {
 	if m.leased() {
 		m.latch(cause)
 	}
-	for _, id := range sortedKeys(m.placements) {
-		p := m.placements[id]
+	for _, p := range m.everyone() {
 		if !p.ended() && !p.finished {
 			m.exit(p, lost(end))
 		}

@@ -53,6 +53,7 @@ func (m *Machine) applyAssignments(batch records.Batch) {
 			m.log(actors.LogError, "assignment can not be read", "run", run)
 			continue
 		}
+		assignment.Run = run // whose text the mirror has already
 		m.assigned(assignment, event.KV.Create)
 	}
 	m.caughtUp()
@@ -64,7 +65,7 @@ func (m *Machine) applyAssignments(batch records.Batch) {
 // withdrawBefore ends the run's placements that were committed before a revision:
 // their assignment is gone by then.
 func (m *Machine) withdrawBefore(run string, revision int64) {
-	for _, p := range append([]*placement(nil), m.ofRun[run]...) {
+	for _, p := range m.ofTheRun(run) {
 		if p.entry.GetCommit() < revision {
 			m.withdraw(p)
 		}
@@ -85,6 +86,7 @@ func (m *Machine) caughtUp() {
 			still = append(still, p)
 			continue
 		}
+		m.restLater(p)
 		kv, ok := m.assignments.Get(m.keys.Assignment(m.config.ID, p.key.Run))
 		if !ok || kv.Create != p.entry.GetCommit() {
 			m.withdraw(p)
@@ -95,10 +97,10 @@ func (m *Machine) caughtUp() {
 
 // assigned takes what the watch says of a key that was committed at a revision.
 func (m *Machine) assigned(a *recordv1.Assignment, commit int64) {
-	p, known := m.placements[records.SandboxID(a.GetRun(), a.GetAttempt(), a.GetPlacement())]
+	p := m.placementOf(a.GetRun(), a.GetAttempt(), a.GetPlacement())
 	switch {
-	case known && m.otherLife(p, a):
-	case known:
+	case p != nil && m.otherLife(p, a):
+	case p != nil:
 		m.desired(p, a.GetDesired(), a.GetStopReason(), a.GetStopForce())
 	case a.GetSession() == m.session && !m.fenced():
 		m.accept(a, commit)
@@ -122,7 +124,7 @@ func (m *Machine) toldToStart(start *actorv1.Start) {
 	if m.assignments.Revision() == 0 || a == nil {
 		return
 	}
-	if p, known := m.placements[records.SandboxID(a.GetRun(), a.GetAttempt(), a.GetPlacement())]; known {
+	if p := m.placementOf(a.GetRun(), a.GetAttempt(), a.GetPlacement()); p != nil {
 		if !m.otherLife(p, a) {
 			m.remind(p)
 		}
@@ -141,8 +143,7 @@ func (m *Machine) toldToStart(start *actorv1.Start) {
 }
 
 func (m *Machine) toldToStop(stop *actorv1.Stop) {
-	p, ok := m.placements[records.SandboxID(stop.GetRun(), stop.GetAttempt(), stop.GetPlacement())]
-	if ok {
+	if p := m.placementOf(stop.GetRun(), stop.GetAttempt(), stop.GetPlacement()); p != nil {
 		m.desired(p, stop.GetDesired(), stop.GetReason(), stop.GetForce())
 	}
 }
@@ -201,7 +202,7 @@ func (m *Machine) accept(a *recordv1.Assignment, commit int64) {
 // stopOthers ends the run's other placements here: two attempts never run at the
 // same time (G3). The queue waits until they are gone.
 func (m *Machine) stopOthers(p *placement) {
-	for _, other := range append([]*placement(nil), m.ofRun[p.key.Run]...) {
+	for _, other := range m.ofTheRun(p.key.Run) {
 		if other != p {
 			m.withdraw(other)
 		}

@@ -26,7 +26,7 @@ func (m *Machine) tellStep(ask *actorv1.Describe, to actors.Sender) {
 // stepOf tells how far the newest placement of a run has come that is not done.
 func (m *Machine) stepOf(run string) *actorv1.PlacementStep {
 	var newest *placement
-	for _, p := range m.ofRun[run] {
+	for _, p := range m.ofTheRun(run) {
 		if p.class != classDone && (newest == nil || later(p.key, newest.key)) {
 			newest = p
 		}
@@ -88,7 +88,7 @@ func (m *Machine) quarantined() (things []*actorv1.QuarantinedThing, count int64
 		return things, count
 	}
 	for _, id := range sortedKeys(m.placements) {
-		p := m.placements[id]
+		p := m.placements[id] // at rest unless it is one of them
 		if p.class != classQuarantined {
 			continue
 		}

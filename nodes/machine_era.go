@@ -73,10 +73,9 @@ func (m *Machine) enterEra() {
 	m.era.epoch, m.era.since = epoch, m.now.Mono
 	m.reverted = true
 	m.log(actors.LogError, "the store was restored from a copy: what runs is stopped, and nothing of the copy is started again", "epoch", epoch, "before", m.meta.GetEpoch())
-	for _, id := range sortedKeys(m.placements) {
-		p := m.placements[id]
+	for _, p := range m.everyone() {
 		p.acked, p.ackCommit, p.entry.AckedAtRevision, p.quarantined = false, 0, 0, false
-		delete(m.acknowledged, id)
+		delete(m.acknowledged, p.id)
 		m.settle(p)
 	}
 }

@@ -22,25 +22,36 @@ func (m *Machine) awaitExit(p *placement) {
 }
 
 func (m *Machine) awaitExitTry(p *placement, try int) {
-	m.do(SandboxOp{Verb: VerbWait, Driver: p.entry.GetDriver(), ID: p.id}, func(result SandboxResult) {
-		switch {
-		case p.ended():
-		case result.Err == nil:
-			seen := result.Exit
-			p.seen = &seen
-			m.observe(p, exitOf(result.Exit))
-		case records.ClassOf(result.Err) == records.ClassNotFound:
-			m.observe(p, lost("the sandbox is gone"))
-		default:
-			// Unavailable is never lost.
-			m.after("wait/"+p.id, backoff(try), func() {
-				if !p.ended() {
-					m.awaitExitTry(p, try+1)
-				}
-			})
-		}
-		m.settle(p)
-	})
+	p.waitTag, p.waitTry = m.nextTag(), try
+	m.emit(DoSandbox{Tag: p.waitTag, Op: SandboxOp{Verb: VerbWait, Driver: p.entry.GetDriver(), ID: p.id}})
+}
+
+// waited takes what a driver says of the end that was waited for: of a placement that
+// may have been at rest all the while.
+func (m *Machine) waited(in SandboxDone) {
+	p := m.find(in.Op.ID)
+	if p == nil || p.waitTag != in.Tag {
+		return
+	}
+	p.waitTag = 0
+	switch result := in.Result; {
+	case p.ended():
+	case result.Err == nil:
+		seen := result.Exit
+		p.seen = &seen
+		m.observe(p, exitOf(result.Exit))
+	case records.ClassOf(result.Err) == records.ClassNotFound:
+		m.observe(p, lost("the sandbox is gone"))
+	default:
+		// Unavailable is never lost.
+		try := p.waitTry
+		m.after("wait/"+p.id, backoff(try), func() {
+			if !p.ended() {
+				m.awaitExitTry(p, try+1)
+			}
+		})
+	}
+	m.settle(p)
 }
 
 func exitOf(exit sandbox.Exit) *recordv1.Exit {
@@ -356,8 +367,8 @@ func (m *Machine) tornDown(p *placement) {
 
 // ack takes note that an outcome is durable, or that nobody knows the run.
 func (m *Machine) ack(ack *actorv1.Ack) {
-	p, ok := m.placements[records.SandboxID(ack.GetRun(), ack.GetAttempt(), ack.GetPlacement())]
-	if !ok || !p.reporting || p.acked {
+	p := m.placementOf(ack.GetRun(), ack.GetAttempt(), ack.GetPlacement())
+	if p == nil || !p.reporting || p.acked {
 		return
 	}
 	m.cancel("report/" + p.id)

@@ -137,8 +137,8 @@ func (m *Machine) latch(cause string) {
 	for _, key := range sortedPlacementKeys(m.reservations) {
 		m.release(key)
 	}
-	for _, id := range sortedKeys(m.placements) {
-		m.expel(m.placements[id], cause)
+	for _, p := range m.everyone() {
+		m.expel(p, cause)
 	}
 	m.endOrphans()
 	if !first {
@@ -187,8 +187,7 @@ func (m *Machine) underFence(p *placement, exit *recordv1.Exit) *recordv1.Exit {
 
 // killUnsynced does not let a stuck disk keep alive what may not run.
 func (m *Machine) killUnsynced() {
-	for _, id := range sortedKeys(m.placements) {
-		p := m.placements[id]
+	for _, p := range m.everyone() {
 		if p.entry.GetState() == recordv1.JournalState_JOURNAL_STATE_EXITED && !p.durable {
 			m.empty(p, 0)
 		}

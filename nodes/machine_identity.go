@@ -66,8 +66,8 @@ func (m *Machine) unstarted(assignments []records.KV) (out []*recordv1.Assignmen
 		if records.Decode(kv, assignment) != nil {
 			continue // it is told when the session is opened
 		}
-		p, known := m.placements[records.SandboxID(assignment.GetRun(), assignment.GetAttempt(), assignment.GetPlacement())]
-		if !known || p.entry.GetState() == recordv1.JournalState_JOURNAL_STATE_ACCEPTED {
+		p := m.placementOf(assignment.GetRun(), assignment.GetAttempt(), assignment.GetPlacement())
+		if p == nil || p.entry.GetState() == recordv1.JournalState_JOURNAL_STATE_ACCEPTED {
 			out = append(out, assignment)
 		}
 	}
@@ -200,8 +200,7 @@ func (m *Machine) leaveStore() {
 		"cluster", m.meta.GetCluster(), "now", m.cluster)
 	m.reverted, m.meta.Reverted = true, true
 	m.meta.Session, m.meta.BootId = 0, ""
-	for _, id := range sortedKeys(m.placements) {
-		p := m.placements[id]
+	for _, p := range m.everyone() {
 		p.ackCommit, p.entry.Commit, p.entry.Session, p.entry.AckedAtRevision = 0, 0, 0, 0
 		if p.ended() {
 			m.persist(p, func() {})

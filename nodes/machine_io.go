@@ -106,7 +106,7 @@ type (
 		OK    bool
 	}
 	// SandboxDone is the result of a DoSandbox. Op says no more than what was done by
-	// which driver to which sandbox.
+	// which driver to which sandbox, and of a wait not which driver.
 	SandboxDone struct {
 		Tag    uint64
 		Op     SandboxOp

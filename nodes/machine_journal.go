@@ -55,6 +55,7 @@ func (m *Machine) write(p *placement) {
 			next()
 		}
 		m.settle(p)
+		m.restLater(p)
 		m.forgetPerhaps(p)
 	})
 }

@@ -79,8 +79,8 @@ func (m *Machine) pumpLane(l *lane) {
 }
 
 func (m *Machine) startable(p *placement) bool {
-	for _, other := range m.ofRun[p.key.Run] {
-		if other != p && other.class.occupies() && !other.queued {
+	for other := m.ofRun[p.key.Run]; other != nil; other = other.next {
+		if other != p && other.class.occupies() && (other.doing == nil || !other.queued) {
 			return false
 		}
 	}

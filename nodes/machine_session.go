@@ -196,8 +196,8 @@ func (m *Machine) opened(session int64) {
 		}
 		m.endOrphans()
 		m.journalQuarantine()
-		for _, id := range sortedKeys(m.placements) {
-			if p := m.placements[id]; m.unheardPerhaps(p) {
+		for _, p := range m.everyone() {
+			if m.unheardPerhaps(p) {
 				m.remind(p)
 			}
 		}

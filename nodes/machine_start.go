@@ -188,7 +188,7 @@ func (m *Machine) running(p *placement, at time.Time) {
 
 func (m *Machine) tellStarted(p *placement) {
 	if p.started() && m.phase >= PhaseRegistered {
-		m.tellPast(p.reminders%(actors.PastHere+1), p.key.Run, &actorv1.Started{
+		m.tellPast(int(p.reminders)%(actors.PastHere+1), p.key.Run, &actorv1.Started{
 			Run: p.key.Run, Attempt: p.key.Attempt, Placement: p.key.Placement, Node: m.config.ID, At: p.entry.GetStartedAt(),
 		})
 	}

@@ -187,6 +187,7 @@ func (m *Machine) killAll(p *placement, try int) {
 
 // expectExit bounds the wait for an exit that must be there.
 func (m *Machine) expectExit(p *placement) {
+	p.expected = true
 	m.after("exit/"+p.id, ExitAfterKillMax, func() {
 		if !p.ended() {
 			m.exit(p, lost("its processes are gone and the driver does not say how they ended"))

@@ -38,7 +38,7 @@ func (m *Machine) watchTimeout(p *placement) {
 // fires once for nothing.
 func (m *Machine) unwatchTimeout(p *placement) {
 	if p.timeoutSeat > 0 {
-		heap.Remove(&m.timeouts.heap, p.timeoutSeat-1)
+		heap.Remove(&m.timeouts.heap, int(p.timeoutSeat)-1)
 	}
 }
 
@@ -50,7 +50,7 @@ func (m *Machine) timeOut(p *placement) {
 func (m *Machine) timeoutsDue() {
 	m.timeouts.armed = 0
 	for h := &m.timeouts.heap; h.Len() > 0 && (*h)[0].timeoutAt <= m.now.Boot; {
-		p := (*h)[0]
+		p := m.rouse((*h)[0])
 		m.unwatchTimeout(p)
 		m.timeOut(p)
 	}
@@ -88,14 +88,14 @@ func (h timeoutHeap) Less(i, j int) bool {
 // Swap swaps two seats.
 func (h timeoutHeap) Swap(i, j int) {
 	h[i], h[j] = h[j], h[i]
-	h[i].timeoutSeat, h[j].timeoutSeat = i+1, j+1
+	h[i].timeoutSeat, h[j].timeoutSeat = int32(i)+1, int32(j)+1 //nolint:gosec // EntriesMax bounds them
 }
 
 // Push appends.
 func (h *timeoutHeap) Push(x any) {
 	if p, ok := x.(*placement); ok {
 		*h = append(*h, p)
-		p.timeoutSeat = len(*h)
+		p.timeoutSeat = int32(len(*h)) //nolint:gosec // EntriesMax bounds them
 	}
 }
 

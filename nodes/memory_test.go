@@ -8,12 +8,14 @@ import (
 	"testing"
 	"time"
 
+	"github.com/errand-run/errand/cluster/records"
 	recordv1 "github.com/errand-run/errand/messages/errand/record/v1"
+	"github.com/errand-run/errand/nodes/sandbox"
 )
 
 // restingBytesMax bounds what the node's actor holds for a placement that runs, its
-// timeout included, and its wait not. There may be a hundred thousand.
-const restingBytesMax = 1100
+// timeout and its assignment's key included. There may be a hundred thousand.
+const restingBytesMax = 580
 
 func TestMemoryOfAPlacementThatRuns(t *testing.T) {
 	const count = 20_000
@@ -22,14 +24,24 @@ func TestMemoryOfAPlacementThatRuns(t *testing.T) {
 	m.now = s.now
 	before := heapAfterCollection()
 	for i := range count {
+		commit := m.assignments.Revision() + 1
 		entry := m.entryOf(&recordv1.Assignment{
 			Run: fmt.Sprintf("r.default.%026d", i), Attempt: 1, Placement: 1, Session: 1, StartToken: make([]byte, 16),
 			Spec: &recordv1.Spec{Driver: "null", Command: []string{"after=24h"}, TimeoutMs: (24 * time.Hour).Milliseconds()},
-		}, int64(i)+2)
+		}, commit)
 		entry.State, entry.StartedBoottimeNs = recordv1.JournalState_JOURNAL_STATE_STARTED, m.now.Boot.Nanoseconds()
-		m.watchTimeout(m.add(entry, nil))
+		entry.StartedAt = m.now.Milli()
+		p := m.add(entry, nil)
+		m.adoptPlacement(p, sandbox.Info{State: sandbox.StateRunning}, true)
+		m.assignments.Apply(records.Batch{Revision: commit, Events: []records.Event{
+			{KV: records.KV{Key: m.keys.Assignment("n1", entry.GetRun()), Create: commit, Mod: commit}},
+		}})
+		m.caughtUp()
+		if m.restPerhaps(); p.doing != nil {
+			t.Fatalf("%s does not rest", entry.GetRun())
+		}
+		m.out = nil
 	}
-	m.out, m.ahead = nil, nil
 	each := (heapAfterCollection() - before) / count
 	t.Logf("%d bytes each", each)
 	if each <= 0 || each > restingBytesMax {

@@ -198,14 +198,23 @@ func (n *Node) perform(effect actors.Effect, deliver func(actors.Input)) bool {
 	return true
 }
 
-// doSandbox holds on to nothing of a spec, which may be large and has the environment:
-// a wait may take very long.
+// doSandbox holds on to nothing of a spec, which may be large and has the environment,
+// and to little of a wait, which may take very long and of which there are many.
 func (n *Node) doSandbox(e DoSandbox, deliver func(actors.Input)) {
-	ended := n.begin(e.Op.Verb)
 	tag, verb, driver, id := e.Tag, e.Op.Verb, e.Op.Driver, e.Op.ID
+	if verb == VerbWait {
+		n.ports.Sandboxes.Do(e.Op, func(result SandboxResult) {
+			deliver(SandboxDone{Tag: tag, Op: SandboxOp{Verb: VerbWait, ID: id}, Result: result})
+		})
+		return
+	}
+	counts := verb == VerbCreate || verb == VerbStart
+	if counts {
+		n.begin()
+	}
 	n.ports.Sandboxes.Do(e.Op, func(result SandboxResult) {
-		if !result.Waiting {
-			ended()
+		if counts && !result.Waiting {
+			n.ended()
 		}
 		deliver(SandboxDone{Tag: tag, Op: SandboxOp{Verb: verb, Driver: driver, ID: id}, Result: result})
 	})
@@ -213,23 +222,22 @@ func (n *Node) doSandbox(e DoSandbox, deliver func(actors.Input)) {
 
 // begin counts what must have ended before a successor of the node actor may look
 // at what there is.
-func (n *Node) begin(verb SandboxVerb) (ended func()) {
-	if verb != VerbCreate && verb != VerbStart {
-		return func() {}
-	}
+func (n *Node) begin() {
 	n.mu.Lock()
+	defer n.mu.Unlock()
 	n.starting++
+}
+
+// ended is what follows begin.
+func (n *Node) ended() {
+	n.mu.Lock()
+	var loads []func()
+	if n.starting--; n.starting == 0 {
+		loads, n.loads = n.loads, nil
+	}
 	n.mu.Unlock()
-	return func() {
-		n.mu.Lock()
-		var loads []func()
-		if n.starting--; n.starting == 0 {
-			loads, n.loads = n.loads, nil
-		}
-		n.mu.Unlock()
-		for _, load := range loads {
-			load()
-		}
+	for _, load := range loads {
+		load()
 	}
 }
 

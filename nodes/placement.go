@@ -1,7 +1,6 @@
 package nodes
 
 import (
-	"slices"
 	"time"
 
 	"github.com/errand-run/errand/cluster/records"
@@ -9,46 +8,67 @@ import (
 	"github.com/errand-run/errand/nodes/sandbox"
 )
 
-// placement is one placement that the node knows. Its entry is what the journal
-// holds or is about to hold; the rest is lost in a crash and made up again.
+// placement is one placement that the node knows. There may be a hundred thousand, most
+// of which only run: see rest.
 type placement struct {
-	key   PlacementKey
-	id    string
-	entry *recordv1.JournalEntry
-	// assignment is nil once the command runs.
-	assignment *recordv1.Assignment
-	recovered  bool
-	class      class
-	counted    bool
-
-	// The journal: at most one write is under way, the next takes all that has
-	// changed meanwhile.
-	writing bool
-	written []func()
-
-	// The start.
-	lane        *lane
-	queued      bool
-	slot        bool
-	creating    bool
-	mayExist    bool
-	startCalled bool
-	// starting means that the driver has been asked to start it and has not answered.
-	starting bool
-	// held means that nobody has been told that it runs, nor the journal.
-	held bool
-	// creatingFrom and syncingFrom are on the monotonic clock.
-	creatingFrom time.Duration
-	syncingFrom  time.Duration
-	withdrawn    *recordv1.Void
-	// overdue is set when the start deadline passed while it was being created: what
-	// is told unless the create itself says why.
-	overdue *recordv1.Void
+	key PlacementKey
+	id  string
+	// next is the run's placement that came after this one.
+	next *placement
+	// doing is nil while it is at rest.
+	*doing
+	// resting is the entry of one at rest, encoded, without what it need not say.
+	resting string
 
 	// timeoutAt is when the execution timeout ends, on the boottime clock; timeoutSeat its
 	// place among those that are watched, from 1, or 0.
 	timeoutAt   time.Duration
-	timeoutSeat int
+	timeoutSeat int32
+	// reminders counts how often the run was told again of the start.
+	reminders int32
+	// waitTag is that of the wait for its end that is under way, or 0.
+	waitTag   uint64
+	class     class
+	counted   bool
+	recovered bool
+}
+
+// doing is what is known of a placement that is not at rest. Its entry is what the
+// journal holds or is about to hold; all else is lost in a crash and made up again.
+type doing struct {
+	entry *recordv1.JournalEntry
+	// assignment is nil once the command runs.
+	assignment *recordv1.Assignment
+	lane       *lane
+	written    []func()
+	// creatingFrom and syncingFrom are on the monotonic clock.
+	creatingFrom time.Duration
+	syncingFrom  time.Duration
+	mayExist     bool
+	startCalled  bool
+	waiting      bool
+	passing
+}
+
+// passing is what has its zero value, but for an unseen end, before and after something
+// is done with a placement: one of which anything else is known does not rest.
+type passing struct {
+	// The journal: at most one write is under way, the next takes all that has
+	// changed meanwhile.
+	writing bool
+
+	// The start.
+	queued   bool
+	slot     bool
+	creating bool
+	// starting means that the driver has been asked to start it and has not answered.
+	starting bool
+	// held means that nobody has been told that it runs, nor the journal.
+	held      bool
+	withdrawn *recordv1.Void
+	// overdue is set when the start deadline passed while it was being created: what
+	// is told unless the create itself says why.
+	overdue *recordv1.Void
 
 	// The stop. A wish that comes while the start is under way waits for it.
 	wish      *stopWish
@@ -62,7 +82,9 @@ type placement struct {
 	killed bool
 
 	// The end.
-	waiting bool
+	// waitTry is how often it has been waited for in vain, expected that the wait is bounded.
+	waitTry  int
+	expected bool
 	// finished means that the driver said so when nobody had fenced the session.
 	finished bool
 	observed *recordv1.Exit
@@ -79,12 +101,12 @@ type placement struct {
 	flushed   bool
 	reporting bool
 	// reports counts the reports since the wait between them was last short, told all of
-	// them; reminders counts how often the run was told again of the start.
-	reports, told, reminders int
-	acked                    bool
-	ackCommit                int64
-	quarantined              bool
-	tearing                  bool
+	// them.
+	reports, told int
+	acked         bool
+	ackCommit     int64
+	quarantined   bool
+	tearing       bool
 	// foreign means that the sandbox of its name is another's, which is in quarantine.
 	foreign  bool
 	tornDown bool
@@ -158,21 +180,13 @@ func (m *Machine) add(entry *recordv1.JournalEntry, assignment *recordv1.Assignm
 	if entry.GetSandbox() == id {
 		id = entry.GetSandbox()
 	}
-	if entry.GetBootId() == m.config.BootID {
-		entry.BootId = m.config.BootID
-	}
-	if at := slices.Index(m.config.Drivers, entry.GetDriver()); at >= 0 {
-		entry.Driver = m.config.Drivers[at]
-	}
-	p := &placement{
-		key: key, id: id, entry: entry, seen: &unseen, assignment: assignment,
-		lane:     m.laneOf(entry.GetDriver()),
-		tornDown: entry.GetTornDown(), emptied: entry.GetTornDown(),
-	}
+	m.share(entry)
+	p := &placement{key: key, id: id, doing: &doing{entry: entry, assignment: assignment, lane: m.laneOf(entry.GetDriver())}}
+	p.seen, p.tornDown, p.emptied = &unseen, entry.GetTornDown(), entry.GetTornDown()
 	// A create that a crash cut short may have left something.
 	_, p.mayExist = m.orphans[p.id]
 	m.placements[p.id] = p
-	m.ofRun[key.Run] = append(m.ofRun[key.Run], p)
+	m.link(p)
 	if entry.GetCommit() > m.assignments.Revision() {
 		m.ahead = append(m.ahead, p)
 	}
@@ -183,12 +197,7 @@ func (m *Machine) add(entry *recordv1.JournalEntry, assignment *recordv1.Assignm
 func (m *Machine) drop(p *placement) {
 	delete(m.placements, p.id)
 	delete(m.acknowledged, p.id)
-	others := slices.DeleteFunc(m.ofRun[p.key.Run], func(other *placement) bool { return other == p })
-	if len(others) == 0 {
-		delete(m.ofRun, p.key.Run)
-	} else {
-		m.ofRun[p.key.Run] = others
-	}
+	m.unlink(p)
 	m.counts[p.class]--
 	p.counted = false
 }
@@ -228,7 +237,7 @@ func (m *Machine) emptyPerhaps() {
 		return
 	}
 	for _, p := range m.placements { //errand:unordered only whether there is one matters
-		if p.writing && !p.journaled && p.entry.GetState() == recordv1.JournalState_JOURNAL_STATE_EXITED {
+		if p.doing != nil && p.writing && !p.journaled && p.entry.GetState() == recordv1.JournalState_JOURNAL_STATE_EXITED {
 			return
 		}
 	}

@@ -181,7 +181,7 @@ func (m *Machine) log(level actors.LogLevel, text string, fields ...any) {
 }
 
 func (m *Machine) activate() {
-	*m = Machine{identity: m.identity, cfg: m.cfg, live: records.Mirror{KeysOnly: true}, entries: map[string]*entry{}, hosts: map[string]*host{}}
+	*m = Machine{identity: m.identity, cfg: m.cfg, entries: map[string]*entry{}, hosts: map[string]*host{}}
 	shard, err := strconv.ParseInt(m.identity, 10, 32)
 	if err != nil || shard < 0 || shard >= int64(m.cfg.Keys.Shards) {
 		m.log(actors.LogError, "no such shard", "shards", m.cfg.Keys.Shards)
@@ -331,9 +331,10 @@ func (m *Machine) followed(now actors.Instant, batch records.Batch) {
 			}
 			continue
 		case e == nil:
-			e = &entry{run: run}
-			m.entries[run] = e
+			e = &entry{}
 		}
+		// The text is that of the mirror's key, which came with this change.
+		e.run, m.entries[run] = run, e
 		e.wakes = 0
 		next, believed := m.noteLive(e, change.KV)
 		switch {
@@ -390,7 +391,7 @@ func (m *Machine) wakeDue(now actors.Instant) bool {
 }
 
 func (m *Machine) wake(now actors.Instant, e *entry) {
-	shard, past := m.shard, actors.Past(e.wakes)
+	shard, past := m.shard, actors.Past(int(e.wakes))
 	if past > 0 && !m.mayPass(now) {
 		past = 0
 	} else {

@@ -11,17 +11,16 @@ type entry struct {
 	run string
 	at  int64
 	// in is the queue that holds it, index its place there.
-	in    *queue
-	index int
+	in *queue
 	// host and session are where the run is placed; seat is its place among the
 	// host's.
-	host    *host
-	session int64
-	seat    int
+	host        *host
+	session     int64
+	index, seat int32
+	// wakes counts those since the last sign of life.
+	wakes int32
 	// waits says that it is placed nowhere.
 	waits bool
-	// wakes counts those since the last sign of life.
-	wakes int
 }
 
 // queue is a heap of entries by time, then by run so that its order is the same
@@ -32,7 +31,7 @@ type queue struct{ entries []*entry }
 func (q *queue) put(e *entry, at int64) {
 	if e.in == q {
 		e.at = at
-		heap.Fix(q, e.index)
+		heap.Fix(q, int(e.index))
 		return
 	}
 	if e.in != nil {
@@ -43,7 +42,7 @@ func (q *queue) put(e *entry, at int64) {
 }
 
 func (q *queue) remove(e *entry) {
-	heap.Remove(q, e.index)
+	heap.Remove(q, int(e.index))
 	e.in = nil
 }
 
@@ -69,7 +68,7 @@ func (q *queue) Less(i, j int) bool {
 // Swap swaps two places.
 func (q *queue) Swap(i, j int) {
 	q.entries[i], q.entries[j] = q.entries[j], q.entries[i]
-	q.entries[i].index, q.entries[j].index = i, j
+	q.entries[i].index, q.entries[j].index = int32(i), int32(j) //nolint:gosec // places of what is in memory
 }
 
 // Push appends.
@@ -78,7 +77,7 @@ func (q *queue) Push(x any) {
 	if !ok {
 		return
 	}
-	e.index = len(q.entries)
+	e.index = int32(len(q.entries)) //nolint:gosec // as above
 	q.entries = append(q.entries, e)
 }
 

@@ -39,7 +39,7 @@ func (m *Machine) seat(e *entry, node string, session int64) {
 		h = &host{name: node}
 		m.hosts[node] = h
 	}
-	e.host, e.seat = h, len(h.seats)
+	e.host, e.seat = h, int32(len(h.seats)) //nolint:gosec // a place of what is in memory
 	h.seats = append(h.seats, e)
 }
 

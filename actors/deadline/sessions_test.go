@@ -188,7 +188,7 @@ func TestEveryRunOfASessionThatIsOverIsWoken(t *testing.T) {
 		}
 		for _, h := range b.machine.hosts {
 			for i, e := range h.seats {
-				if e.host != h || e.seat != i || runs[e.run].node != h.name {
+				if e.host != h || int(e.seat) != i || runs[e.run].node != h.name {
 					rt.Fatalf("%s is in seat %d of %s", e.run, i, h.name)
 				}
 			}

@@ -76,6 +76,9 @@ type shell struct {
 	// timerSets numbers the settings of timers.
 	timerSets uint64
 	follows   []follow
+	// deliver is how a port hands an input back: one for all, of which very many may be
+	// waiting.
+	deliver func(actors.Input)
 }
 
 type timer struct {
@@ -132,6 +135,7 @@ func (s *shell) Receive(ctx actor.Context) {
 			s.step(ctx, actors.TimerFired{Name: m.name})
 		}
 	case *actor.Started:
+		s.deliver = s.delivery(ctx)
 		s.step(ctx, actors.Activated{})
 	case *actor.Stopping, *actor.Restarting:
 		s.end()
@@ -165,10 +169,10 @@ func (s *shell) step(ctx actor.Context, in actors.Input) {
 func (s *shell) perform(ctx actor.Context, effect actors.Effect) {
 	switch e := effect.(type) {
 	case actors.Commit:
-		deliver := s.deliver(ctx)
-		s.ports.Store.Txn(e.Txn, func(r records.Result) { deliver(actors.Committed{Tag: e.Tag, Result: r}) })
+		deliver, tag := s.deliver, e.Tag
+		s.ports.Store.Txn(e.Txn, func(r records.Result) { deliver(actors.Committed{Tag: tag, Result: r}) })
 	case actors.Follow:
-		s.follow(ctx, e.Prefix)
+		s.follow(e.Prefix)
 	case actors.SetTimer:
 		s.setTimer(ctx, e.Name, e.After)
 	case actors.Tell:
@@ -184,7 +188,7 @@ func (s *shell) perform(ctx actor.Context, effect actors.Effect) {
 	case actors.Log:
 		writeLine(s.ports.Log, ctx.Self().GetId(), e)
 	default:
-		if s.ports.Perform == nil || !s.ports.Perform(effect, s.deliver(ctx)) {
+		if s.ports.Perform == nil || !s.ports.Perform(effect, s.deliver) {
 			panic(fmt.Sprintf("shell: nobody carries out a %T", effect))
 		}
 	}
@@ -198,21 +202,21 @@ func (s *shell) tell(e actors.Tell) {
 	s.ports.Router.TellPast(e.Past, e.Kind, e.Identity, e.Message)
 }
 
-// deliver returns how a port hands an input back.
-func (s *shell) deliver(ctx actor.Context) func(actors.Input) {
+// delivery returns how a port hands an input back to this incarnation.
+func (s *shell) delivery(ctx actor.Context) func(actors.Input) {
 	self, root, incarnation := ctx.Self(), ctx.ActorSystem().Root, s.incarnation
 	return func(in actors.Input) { root.Send(self, &result{incarnation: incarnation, input: in}) }
 }
 
 // follow follows a prefix once, however often it is asked for.
-func (s *shell) follow(ctx actor.Context, prefix string) {
+func (s *shell) follow(prefix string) {
 	if slices.ContainsFunc(s.follows, func(f follow) bool { return f.prefix == prefix }) {
 		return
 	}
 	if len(s.follows) >= FollowsMax {
 		panic(fmt.Sprintf("shell: more than %d prefixes followed", FollowsMax))
 	}
-	deliver := s.deliver(ctx)
+	deliver := s.deliver
 	stop := s.ports.Store.Follow(prefix, func(b records.Batch) { deliver(actors.Followed{Prefix: prefix, Batch: b}) })
 	s.follows = append(s.follows, follow{prefix: prefix, stop: stop})
 }

@@ -9,21 +9,16 @@ import (
 // the Resets of a follow into plain changes: what a Reset lacks is reported as
 // deleted, what it repeats is not reported again. The zero Mirror is empty, at
 // position 0, and ready for use. It is not safe for concurrent use.
+//
+// Of each key it remembers the revisions alone, for there may be very many: whoever needs
+// a value takes it from the changes.
 type Mirror struct {
-	// KeysOnly mirrors keep of each key only its Create and Mod: the changes have all,
-	// Get has no more than that. There may be very many.
-	KeysOnly bool
-
-	keys     map[string]held
+	keys     map[string]Revisions
 	revision int64
 }
 
-// held is what is remembered of a key.
-type held struct {
-	create, mod int64
-	// all is nil in a KeysOnly mirror.
-	all *KV
-}
+// Revisions are those of a key.
+type Revisions struct{ Create, Mod int64 }
 
 // Apply takes the next batch of the follow and returns what it changed. The
 // changes of a batch come in the order in which they happened; those found by a
@@ -47,14 +42,14 @@ func (m *Mirror) Apply(b Batch) []Event {
 }
 
 func (m *Mirror) reset(b Batch) []Event {
-	next := make(map[string]held, len(b.Events))
+	next := make(map[string]Revisions, len(b.Events))
 	var changes []Event
 	for _, event := range b.Events {
 		if event.Deleted {
 			continue
 		}
-		next[event.KV.Key] = m.kept(event.KV)
-		if known, ok := m.keys[event.KV.Key]; !ok || known.mod != event.KV.Mod {
+		next[event.KV.Key] = Revisions{event.KV.Create, event.KV.Mod}
+		if known, ok := m.keys[event.KV.Key]; !ok || known.Mod != event.KV.Mod {
 			changes = append(changes, event)
 		}
 	}
@@ -70,7 +65,7 @@ func (m *Mirror) reset(b Batch) []Event {
 
 func (m *Mirror) advance(b Batch) []Event {
 	if m.keys == nil {
-		m.keys = make(map[string]held, len(b.Events))
+		m.keys = make(map[string]Revisions, len(b.Events))
 	}
 	changes := make([]Event, 0, len(b.Events))
 	for _, event := range b.Events {
@@ -83,33 +78,17 @@ func (m *Mirror) advance(b Batch) []Event {
 			}
 			delete(m.keys, event.KV.Key)
 		} else {
-			m.keys[event.KV.Key] = m.kept(event.KV)
+			m.keys[event.KV.Key] = Revisions{event.KV.Create, event.KV.Mod}
 		}
 		changes = append(changes, event)
 	}
 	return changes
 }
 
-// kept is what is remembered of a key.
-func (m *Mirror) kept(kv KV) held {
-	h := held{create: kv.Create, mod: kv.Mod}
-	if !m.KeysOnly {
-		h.all = &kv
-	}
-	return h
-}
-
-// Get returns what is known of a key.
-func (m *Mirror) Get(key string) (KV, bool) {
-	h, ok := m.keys[key]
-	switch {
-	case !ok:
-		return KV{}, false
-	case h.all == nil:
-		return KV{Key: key, Create: h.create, Mod: h.mod}, true
-	default:
-		return *h.all, true
-	}
+// Get returns what is remembered of a key.
+func (m *Mirror) Get(key string) (Revisions, bool) {
+	known, ok := m.keys[key]
+	return known, ok
 }
 
 // Revision is the position: every change up to it has been applied. It is 0

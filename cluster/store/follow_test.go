@@ -3,6 +3,7 @@ package store
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -53,8 +54,10 @@ func (f *follower) until(what string, condition func() bool) {
 
 func (f *follower) has(key, value string) func() bool {
 	return func() bool {
-		kv, ok := f.mirror.Get(key)
-		return ok && string(kv.Value) == value
+		revisions, ok := f.mirror.Get(key)
+		return ok && slices.ContainsFunc(f.changes, func(change records.Event) bool {
+			return change.KV.Key == key && change.KV.Mod == revisions.Mod && string(change.KV.Value) == value
+		})
 	}
 }
 
@@ -83,7 +86,8 @@ func TestFollowDeliversAResetThenChangesInOrder(t *testing.T) {
 		t.Fatalf("the second batch is %+v, want both changes at %d", batch, revision)
 	}
 	f.mirror.Apply(batch)
-	if !f.has("p/2", "b")() || !f.lacks("p/1")() || batch.Events[1].KV.Mod != revision {
+	kept, ok := f.mirror.Get("p/2")
+	if !ok || kept.Mod != revision || !f.lacks("p/1")() || string(batch.Events[0].KV.Value) != "b" || batch.Events[1].KV.Mod != revision {
 		t.Fatalf("after the changes: %v", f.mirror.Keys())
 	}
 	for i := range 200 {

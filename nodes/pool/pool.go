@@ -196,7 +196,7 @@ func (p *Pool) waitThen(driver sandbox.WaitsThen, id string, deliver func(nodes.
 			delete(p.waits, w)
 			p.mu.Unlock()
 			if waiting {
-				deliver(nodes.SandboxResult{Exit: exit, Err: err})
+				w.deliver(nodes.SandboxResult{Exit: exit, Err: err})
 			}
 		})
 	})
