@@ -15,6 +15,7 @@ import (
 	"syscall"
 
 	"go.uber.org/fx"
+	"go.uber.org/zap"
 
 	"github.com/errand-run/errand/boot"
 )
@@ -54,18 +55,19 @@ func run(ctx context.Context, args, environment []string, stdout, stderr io.Writ
 		fmt.Fprintln(stdout, boot.Version)
 		return exitOK
 	}
-	if err := serve(ctx, asked, stdout); err != nil {
+	if err := serve(ctx, asked, environment, stdout); err != nil {
 		fmt.Fprintf(stderr, "errand-node: %v\n", err)
 		return exitFailed
 	}
 	return exitOK
 }
 
-func serve(ctx context.Context, asked request, stdout io.Writer) error {
+func serve(ctx context.Context, asked request, environment []string, stdout io.Writer) error {
 	var node *boot.Instance
+	log := newLog(asked.logLevel)
 	app := fx.New(
 		boot.Node(asked.config),
-		fx.Replace(boot.Parts{Log: newLog(asked.logLevel)}),
+		fx.Replace(boot.Parts{Log: log}),
 		fx.Populate(&node),
 		fx.StartTimeout(boot.StartTimeout), fx.StopTimeout(boot.StopTimeout), fx.NopLogger,
 	)
@@ -79,11 +81,19 @@ func serve(ctx context.Context, asked request, stdout io.Writer) error {
 	}
 	fmt.Fprintf(stdout, "errand-node %s ready: name %s, API http://%s, drivers %s, data %s\n",
 		boot.Version, node.Name(), node.Address(), strings.Join(node.Drivers(), " "), asked.config.DataDir)
+	tell := func(state string) {
+		if err := notify(environment, state); err != nil {
+			log.Warn("the service manager was not told", zap.Error(err))
+		}
+	}
+	tell(notifyReady)
 	var ended fx.ShutdownSignal
 	select {
 	case <-ctx.Done():
 	case ended = <-app.Wait():
 	}
+	tell(notifyStopping)
+	log.Info("stopping; what runs goes on")
 	stopContext, cancel := context.WithTimeout(context.WithoutCancel(ctx), app.StopTimeout())
 	defer cancel()
 	err := app.Stop(stopContext)
