@@ -89,6 +89,11 @@ func (d *directNodes) Get(ctx context.Context, request *errandv1.GetNodeRequest)
 	return direct(ctx, d.server, errandv1connect.NodeServiceGetProcedure, request, nodesOf, (*nodeService).Get)
 }
 
+// Check implements errandv1connect.NodeServiceClient.
+func (d *directNodes) Check(ctx context.Context, request *errandv1.CheckNodeRequest) (*errandv1.CheckNodeResponse, error) {
+	return direct(ctx, d.server, errandv1connect.NodeServiceCheckProcedure, request, nodesOf, (*nodeService).Check)
+}
+
 type directImages struct {
 	errandv1connect.ImageServiceClient // its streams
 	server                             func() (*Server, error)

@@ -37,6 +37,8 @@ type Config struct {
 	Pulls Pulls
 	// Sandboxes is nil on a node that lets nobody into them.
 	Sandboxes Sandboxes
+	// Inventory is nil on a node that does not look at its machine.
+	Inventory Inventory
 	// Drivers are the sandbox drivers that are enabled, the default one first.
 	Drivers []string
 	// Now is time.Now unless set.
@@ -97,6 +99,8 @@ type Server struct {
 	inputs  inputs
 	streams atomic.Int64
 	direct  *directCalls
+	// checking holds the one Check that is under way.
+	checking chan struct{}
 	// identity names the store in positions; nil until it has been read.
 	identity atomic.Pointer[string]
 	// quiet is how long a stream of changes is silent at most.
@@ -125,7 +129,7 @@ func New(config Config) (*Server, error) {
 	if config.StopTimeout <= 0 {
 		config.StopTimeout = stopTimeoutDefault
 	}
-	s := &Server{config: config, quiet: quietMax, direct: newDirectCalls()}
+	s := &Server{config: config, quiet: quietMax, direct: newDirectCalls(), checking: make(chan struct{}, 1)}
 	s.stopping, s.stop = context.WithCancelCause(context.Background())
 	var err error
 	if s.metrics, err = newMetrics(config.Registerer); err != nil {

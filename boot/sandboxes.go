@@ -13,9 +13,11 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/errand-run/errand/api"
 	"github.com/errand-run/errand/api/nodelogs"
 	"github.com/errand-run/errand/cluster/records"
 	"github.com/errand-run/errand/nodes/fence/page"
+	"github.com/errand-run/errand/nodes/inventory"
 	"github.com/errand-run/errand/nodes/pool"
 	"github.com/errand-run/errand/nodes/sandbox"
 	"github.com/errand-run/errand/nodes/sandbox/containerd"
@@ -48,6 +50,8 @@ type sandboxHost struct {
 	enabled    []string
 	containerd *containerd.Driver
 	private    *private.Daemon
+	// place is where the things of containers are found; nil without the driver.
+	place *containerd.Place
 }
 
 func newSandboxHost(order *sequence, config settings, parts Parts, storage *nodeStorage, m *metrics) *sandboxHost {
@@ -190,12 +194,12 @@ func (h *sandboxHost) open(ctx context.Context, name string) (sandbox.Driver, er
 	if err != nil {
 		return nil, err
 	}
-	state := ""
+	place := &containerd.Place{Address: address, Namespace: h.settings.ContainerdNamespace}
 	if h.private != nil {
-		state = h.private.StateDir()
+		place.StateDir, place.RootDir = h.private.StateDir(), h.private.RootDir()
 	}
 	driver, err := containerd.New(ctx, containerd.Config{
-		Address: address, StateDir: state, Namespace: h.settings.ContainerdNamespace, NodeUUID: h.storage.uuid,
+		Address: address, StateDir: place.StateDir, RootDir: place.RootDir, Namespace: place.Namespace, NodeUUID: h.storage.uuid,
 		Dir: filepath.Join(dir, "sandboxes"), Init: helper, Fence: h.fence(),
 		LogSegmentBytes: h.settings.LogBytes / logSegments, LogSegments: logSegments, Log: h.log.Named(name),
 		Images: pulling, Bounds: images.Bounds{AgeMax: h.settings.ImageMaxAge, BytesMax: h.settings.ImageMaxBytes},
@@ -203,7 +207,7 @@ func (h *sandboxHost) open(ctx context.Context, name string) (sandbox.Driver, er
 	if err != nil {
 		return nil, err
 	}
-	h.containerd = driver
+	h.containerd, h.place = driver, place
 	return driver, nil
 }
 
@@ -276,6 +280,15 @@ func (h *sandboxHost) OpenInput(ctx context.Context, driver, id string) (sandbox
 	return inside.OpenInput(ctx, id)
 }
 
+// inventory finds what the sandboxes have on the machine.
+func (h *sandboxHost) inventory() api.Inventory {
+	data, err := filepath.Abs(h.settings.DataDir)
+	if err != nil {
+		return nil
+	}
+	return inventory.Node{Data: data, UUID: h.storage.uuid, Containerd: h.place}
+}
+
 // stop releases the drivers. Sandboxes go on; a private containerd goes with the
 // daemon only if it has none left.
 func (h *sandboxHost) stop(ctx context.Context) error {
@@ -301,6 +314,6 @@ func (h *sandboxHost) stop(ctx context.Context) error {
 		}
 		err = errors.Join(err, end(ctx))
 	}
-	h.pool, h.drivers, h.enabled, h.containerd, h.private = nil, nil, nil, nil, nil
+	h.pool, h.drivers, h.enabled, h.containerd, h.private, h.place = nil, nil, nil, nil, nil, nil
 	return err
 }

@@ -95,6 +95,8 @@ type labBox struct {
 	deaf bool
 	// token and hash are what it carries.
 	token, hash []byte
+	// trace boxes are only traces of one; stuck ones can not be removed.
+	trace, stuck bool
 }
 
 // strayBox is a sandbox of a run with a spec that was made by somebody whom no journal
@@ -406,12 +408,15 @@ func (l *lab) drive(op SandboxOp) (SandboxResult, bool) {
 	case VerbFlush:
 		return SandboxResult{Complete: true}, true
 	case VerbRemove:
+		if b != nil && b.stuck {
+			return SandboxResult{Err: records.Errorf(records.ClassUnavailable, "it is stuck")}, true
+		}
 		delete(l.boxes, op.ID)
 	case VerbList:
 		var infos []sandbox.Info
 		for _, id := range slices.Sorted(maps.Keys(l.boxes)) {
 			b := l.boxes[id]
-			infos = append(infos, sandbox.Info{ID: id, Run: b.run, Attempt: b.attempt, Placement: b.placement, State: b.state, StartToken: b.token, SpecHash: b.hash})
+			infos = append(infos, sandbox.Info{ID: id, Run: b.run, Attempt: b.attempt, Placement: b.placement, State: b.state, StartToken: b.token, SpecHash: b.hash, Trace: b.trace})
 		}
 		return SandboxResult{Infos: infos}, true
 	}

@@ -126,7 +126,9 @@ type Machine struct {
 	orphans      map[string]*orphan
 	// strays are the sandboxes of each driver that the last sweep found and could not
 	// account for.
-	strays    map[string]map[string]bool
+	strays map[string]map[string]bool
+	// removals are those of sandboxes that could not be removed so far, by their ids.
+	removals  map[string]*removal
 	whenEmpty func()
 
 	counts     [classCount]int64
@@ -155,6 +157,7 @@ func NewMachine(config MachineConfig) *Machine {
 		orphans:      map[string]*orphan{},
 		restless:     make([]*placement, 0, restlessRoom),
 		strays:       map[string]map[string]bool{},
+		removals:     map[string]*removal{},
 	}
 }
 

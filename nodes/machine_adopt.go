@@ -34,7 +34,10 @@ func (m *Machine) look() {
 	for _, driver := range m.config.Drivers {
 		m.list(driver, 0, func(infos []sandbox.Info) {
 			for _, info := range infos {
-				found[info.ID] = survivor{driver: driver, info: info}
+				// Traces wait for the first sweep: it knows what each driver has.
+				if !info.Trace {
+					found[info.ID] = survivor{driver: driver, info: info}
+				}
 			}
 			if left--; left == 0 {
 				m.recheckFence(func() { m.adopted(found) })

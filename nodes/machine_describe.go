@@ -11,13 +11,16 @@ import (
 // quarantinedShown bounds what an answer lists.
 const quarantinedShown = 256
 
-// tellStep answers what the node does for a run, or what it keeps that nothing accounts
-// for. It changes nothing.
+// tellStep answers what the node does for a run, what it has sandboxes for, or what it
+// keeps that nothing accounts for. It changes nothing.
 func (m *Machine) tellStep(ask *actorv1.Describe, to actors.Sender) {
 	answer := &actorv1.Described{Node: m.config.ID}
-	if ask.GetRun() != "" {
+	switch {
+	case ask.GetRun() != "":
 		answer.Placement = m.stepOf(ask.GetRun())
-	} else {
+	case len(ask.GetSandboxes()) > 0:
+		answer.Accounts = m.account(ask.GetSandboxes())
+	default:
 		answer.Quarantined, answer.QuarantinedCount = m.quarantined()
 	}
 	m.emit(actors.Answer{To: to, Message: answer})

@@ -335,7 +335,7 @@ func (m *Machine) tearDown(p *placement) {
 func (m *Machine) removeTry(p *placement, try int) {
 	again := func(what string, err error) {
 		m.warn(try, what+" failed; it is tried again", "run", p.key.Run, "sandbox", p.id, "error", err.Error())
-		m.after("remove/"+p.id, backoff(try), func() { m.removeTry(p, try+1) })
+		m.removeFailed(p.id, "remove/"+p.id, try, err, func() { m.removeTry(p, try+1) })
 	}
 	remove := func() {
 		m.do(SandboxOp{Verb: VerbRemove, Driver: p.entry.GetDriver(), ID: p.id}, func(result SandboxResult) {
@@ -362,6 +362,7 @@ func (m *Machine) removeTry(p *placement, try int) {
 func (m *Machine) tornDown(p *placement) {
 	p.tornDown = true
 	p.entry.TornDown = true
+	delete(m.removals, p.id)
 	m.forgetPerhaps(p)
 }
 

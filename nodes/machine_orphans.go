@@ -39,6 +39,7 @@ const (
 	strangeClaims = "it does not carry what a sandbox of its name carries"
 	strangeToken  = "its start token is not that of the journal"
 	strangeSpec   = "it was not made of what its run asks for"
+	strangeTrace  = "something of a sandbox is there that is no more"
 )
 
 // mayHaveRun tells whether its command may have been started.
@@ -51,6 +52,8 @@ func (o *orphan) until() int64 { return o.since + QuarantineHold.Milliseconds() 
 func (o *orphan) reason() string {
 	const unknown = "the journal does not know it"
 	switch {
+	case o.info.Trace:
+		return strangeTrace
 	case o.strange != "":
 		return o.strange
 	case o.kept:
@@ -240,13 +243,14 @@ func (m *Machine) removeOrphan(o *orphan) {
 	m.do(SandboxOp{Verb: VerbRemove, Driver: o.driver, ID: o.info.ID}, func(result SandboxResult) {
 		if result.Err != nil {
 			m.warn(o.removes, "remove failed; it is tried again", "sandbox", o.info.ID, "run", o.info.Run, "error", result.Err.Error())
-			m.after("orphan/"+o.info.ID, backoff(o.removes), func() { m.removeOrphan(o) })
+			m.removeFailed(o.info.ID, "orphan/"+o.info.ID, o.removes, result.Err, func() { m.removeOrphan(o) })
 			o.removes++
 			return
 		}
 		m.log(actors.LogInfo, "sandbox that was in quarantine is removed", "sandbox", o.info.ID, "run", o.info.Run,
 			"reason", o.reason(), "after", time.Duration(m.now.Milli()-o.since)*time.Millisecond)
 		delete(m.orphans, o.info.ID)
+		delete(m.removals, o.info.ID)
 		if m.phase >= PhaseRegistered {
 			m.journalQuarantine()
 		}

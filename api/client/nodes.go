@@ -21,6 +21,13 @@ func (c *Client) Node(ctx context.Context, id string) (*errandv1.GetNodeResponse
 	return call(ctx, c, "get node "+id, c.services.Nodes.Get, &errandv1.GetNodeRequest{Id: id})
 }
 
+// CheckNode has the node that the client reaches look for what is left on its machine
+// that no run accounts for; id, unless empty, has to be its own. It takes some seconds
+// where there is something.
+func (c *Client) CheckNode(ctx context.Context, id string) (*errandv1.CheckNodeResponse, error) {
+	return call(ctx, c, "check node "+id, c.services.Nodes.Check, &errandv1.CheckNodeRequest{Id: id})
+}
+
 // Images returns the images that the node holds.
 func (c *Client) Images(ctx context.Context) ([]*errandv1.Image, error) {
 	response, err := call(ctx, c, "list images", c.services.Images.List, &errandv1.ListImagesRequest{})

@@ -49,6 +49,8 @@ type Server struct {
 	Causes    map[string][]*errandv1.Cause
 	Histories map[string]*errandv1.RunHistory
 	NodePulls []*errandv1.ImagePull
+	// NodeCheck is what a check finds; nil is none.
+	NodeCheck *errandv1.CheckNodeResponse
 
 	mu       sync.Mutex
 	runs     []*Live // oldest first

@@ -385,3 +385,10 @@ func (r *runService) Explain(_ context.Context, request *errandv1.ExplainRunRequ
 	}
 	return &errandv1.ExplainRunResponse{Run: run, Causes: []*errandv1.Cause{{Code: run.GetStatus().String(), Message: run.GetMessage()}}}, nil
 }
+
+func (n *nodeService) Check(_ context.Context, request *errandv1.CheckNodeRequest) (*errandv1.CheckNodeResponse, error) {
+	if n.NodeCheck == nil || request.GetId() != "" && request.GetId() != n.NodeCheck.GetId() {
+		return nil, fail(connect.CodeNotFound, "node %s can be checked at its own address only", request.GetId())
+	}
+	return n.NodeCheck, nil
+}

@@ -100,6 +100,19 @@ type Info struct {
 	State      State
 	StartToken []byte
 	SpecHash   []byte
+	// Trace means that there is no such sandbox any more, or not yet, but something of
+	// one: a cgroup, a task, a mount. Whose it was can not be told, by the driver neither.
+	Trace bool
+}
+
+// TraceOf is what a driver says of a sandbox of which there is only a trace. alive tells
+// that some process of it may be.
+func TraceOf(id string, alive bool) Info {
+	info := Info{ID: id, State: StateCreated, Trace: true}
+	if alive {
+		info.State = StateRunning
+	}
+	return info
 }
 
 // Driver runs sandboxes. Its methods block, may be called from many goroutines,
@@ -131,7 +144,9 @@ type Driver interface {
 	Flush(ctx context.Context, id string) (complete bool, err error)
 	// Remove removes everything but the log. It may be repeated.
 	Remove(ctx context.Context, id string) error
-	// List returns the sandboxes of this node, and only those.
+	// List returns the sandboxes of this node, and only those, and traces of others; of
+	// the other drivers' too, where it can not tell. Kill and Remove of a trace end and
+	// remove what there is.
 	List(ctx context.Context) ([]Info, error)
 	// Close releases what the driver holds in this process. Sandboxes go on.
 	Close() error

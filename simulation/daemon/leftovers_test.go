@@ -20,6 +20,140 @@ import (
 	"github.com/errand-run/errand/simulation/daemon/leftover"
 )
 
+// onslaught is how many containers are run, and what is killed meanwhile.
+type onslaught struct {
+	name           string
+	runs, parallel int
+	// daemon and containerd are the mean times between two kills of each.
+	daemon, containerd time.Duration
+}
+
+// NOD-07: whatever is killed while the disk is busy, nothing of any sandbox stays behind:
+// no container, task, shim, snapshot, lease, mount, cgroup, namespace or file.
+func TestTortureLeavesNothingOfManyContainers(t *testing.T) {
+	onslaughts := []onslaught{{name: "short", runs: 60, parallel: 20, daemon: 3 * time.Second, containerd: 8 * time.Second}}
+	if os.Getenv(tortureEnv) != "" {
+		onslaughts = []onslaught{
+			{name: "as the case has it", runs: 500, parallel: 20, daemon: 10 * time.Second, containerd: time.Minute},
+			{name: "harder", runs: 240, parallel: 20, daemon: 2 * time.Second, containerd: 6 * time.Second},
+		}
+	}
+	for _, o := range onslaughts {
+		t.Run(o.name, o.test)
+	}
+}
+
+func (o onslaught) test(t *testing.T) {
+	n := startContainerNode(t)
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Minute)
+	defer cancel()
+	seed := uint64(time.Now().UnixNano())
+	busy, calm := context.WithCancel(ctx)
+	defer calm()
+	var disk sync.WaitGroup
+	disk.Go(func() { saturate(busy, t) })
+	began := time.Now()
+	done := make(chan []*errandv1.Run, 1)
+	go func() { done <- o.work(ctx, t, n.Address, seed) }()
+	ended, daemons, containerds := o.kill(t, n, rand.New(rand.NewPCG(seed, 0)), done)
+	calm()
+	disk.Wait()
+	took := time.Since(began)
+	scope, unsure := leftover.Node{Data: n.data}, 0
+	for _, run := range ended {
+		switch {
+		case run.GetStatus() == errandv1.Status_STATUS_SUCCEEDED:
+		case run.GetReason() == errandv1.Reason_REASON_START_UNKNOWN && run.ExitCode == nil:
+			unsure++ // it was being started when the daemon was killed
+		default:
+			t.Errorf("a run of true ended as %v", run)
+		}
+		for placement := int32(1); placement <= 3; placement++ {
+			scope.Sandboxes = append(scope.Sandboxes, records.SandboxID(run.GetId(), 1, placement))
+		}
+	}
+	settle, stop := context.WithTimeout(ctx, 2*time.Minute)
+	defer stop()
+	began = time.Now()
+	found, err := scope.Settle(settle)
+	if err != nil || len(found) > 0 {
+		t.Errorf("left over: %v, %v", found, err)
+		n.tellOf(t, found)
+	}
+	t.Logf("seed %d: %d runs in %s, %d of unknown start; the daemon was killed %d times, containerd %d times; left over %s later: %d",
+		seed, len(ended), took.Round(time.Second), unsure, daemons, containerds, time.Since(began).Round(time.Millisecond), len(found))
+}
+
+// work runs all of the containers and returns how they have ended.
+func (o onslaught) work(ctx context.Context, t *testing.T, address string, seed uint64) []*errandv1.Run {
+	// The node is away for most of the time, when it is killed that often.
+	c, err := client.New(client.Config{Address: address, Patience: client.Patience{Again: 20 * time.Minute}})
+	if err != nil {
+		t.Error(err)
+		return nil
+	}
+	defer c.Close()
+	ended := make([]*errandv1.Run, o.runs)
+	var work sync.WaitGroup
+	for worker := range o.parallel {
+		work.Go(func() {
+			for i := worker; i < o.runs; i += o.parallel {
+				// Ids of its own: what another test leaves on the machine has other ones.
+				created, err := c.Submit(ctx, &errandv1.CreateRunRequest{
+					IdempotencyKey: fmt.Sprintf("left-%d-%d", seed, i), Spec: &errandv1.RunSpec{Image: "busybox", Command: []string{"true"}},
+				})
+				if err == nil {
+					ended[i], err = c.Wait(ctx, created.GetId())
+				}
+				if err != nil {
+					t.Errorf("run %d: %v", i, err)
+					return
+				}
+			}
+		})
+	}
+	work.Wait()
+	return ended
+}
+
+// kill kills the daemon and containerd at random moments until the work is done. Half of
+// the kills of containerd happen while there is no daemon.
+func (o onslaught) kill(t *testing.T, n *node, random *rand.Rand, done <-chan []*errandv1.Run) (ended []*errandv1.Run, daemons, containerds int) {
+	t.Helper()
+	about := func(mean time.Duration) time.Duration { return mean/2 + time.Duration(random.Int64N(int64(mean))) }
+	containerd := func() {
+		// None while it is started again.
+		if pid := n.containerd(t); pid > 0 {
+			containerds++
+			sendSignal(t, pid, syscall.SIGKILL)
+		}
+	}
+	daemonAt, containerdAt := time.NewTimer(about(o.daemon)), time.NewTimer(about(o.containerd))
+	defer daemonAt.Stop()
+	defer containerdAt.Stop()
+	both := false
+	for {
+		select {
+		case ended := <-done:
+			return ended, daemons, containerds
+		case <-daemonAt.C:
+			daemons++
+			n.crash(t)
+			if both {
+				containerd()
+				both = false
+			}
+			n.start(t)
+			daemonAt.Reset(about(o.daemon))
+		case <-containerdAt.C:
+			if both = random.IntN(2) == 0; !both {
+				containerd()
+			}
+			containerdAt.Reset(about(o.containerd))
+		}
+	}
+}
+
 // saturate keeps the disk of the tests busy with writes and syncs until its context ends.
 func saturate(ctx context.Context, t *testing.T) {
 	t.Helper()
@@ -39,104 +173,22 @@ func saturate(ctx context.Context, t *testing.T) {
 	}
 }
 
-// NOD-07: whatever is killed while the disk is busy, nothing of any sandbox stays behind:
-// no container, task, shim, snapshot, lease, mount, cgroup, namespace or file.
-//
-// It is 500 of them in make torture, and fewer otherwise.
-func TestTortureLeavesNothingOfManyContainers(t *testing.T) {
-	runs := 120
-	if os.Getenv(tortureEnv) != "" {
-		runs = 500
-	}
-	const (
-		parallel = 20
-		// A kill of the daemon every so often, and every third time of containerd too.
-		every = 6 * time.Second
-	)
-	n := startContainerNode(t)
-	ctx, cancel := context.WithTimeout(t.Context(), 8*time.Minute)
-	defer cancel()
-	seed := uint64(time.Now().UnixNano())
-	random := rand.New(rand.NewPCG(seed, 0))
-	busy, calm := context.WithCancel(ctx)
-	defer calm()
-	var disk, work sync.WaitGroup
-	disk.Go(func() { saturate(busy, t) })
-	c, err := client.New(client.Config{Address: n.Address})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer c.Close()
-	ended := make([]*errandv1.Run, runs)
-	for worker := range parallel {
-		work.Go(func() {
-			for i := worker; i < runs; i += parallel {
-				// Ids of its own: what another test leaves on the machine has other ones.
-				created, err := c.Submit(ctx, &errandv1.CreateRunRequest{
-					IdempotencyKey: fmt.Sprintf("left-%d-%d", seed, i), Spec: &errandv1.RunSpec{Image: "busybox", Command: []string{"true"}},
-				})
-				if err == nil {
-					ended[i], err = c.Wait(ctx, created.GetId())
-				}
-				if err != nil {
-					t.Errorf("run %d: %v", i, err)
-					return
-				}
-			}
-		})
-	}
-	done := make(chan struct{})
-	go func() { defer close(done); work.Wait() }()
-	kills, others := 0, 0
-	for going := true; going; {
-		select {
-		case <-done:
-			going = false
-		case <-time.After(every/2 + time.Duration(random.Int64N(int64(every)))):
-			n.crash(t)
-			if kills++; kills%3 == 0 {
-				others++
-				sendSignal(t, n.containerd(t), syscall.SIGKILL)
-			}
-			n.start(t)
+// tellOf logs what can be known of things that were left.
+func (n *node) tellOf(t *testing.T, found []string) {
+	t.Helper()
+	for _, one := range found {
+		_, name, _ := strings.Cut(one, " ")
+		if !filepath.IsAbs(name) {
+			continue
 		}
-	}
-	calm()
-	disk.Wait()
-	scope := leftover.Node{Data: n.data}
-	unsure := 0
-	for _, run := range ended {
-		switch {
-		case run.GetStatus() == errandv1.Status_STATUS_SUCCEEDED:
-		case run.GetReason() == errandv1.Reason_REASON_START_UNKNOWN && run.ExitCode == nil:
-			unsure++ // it was being started when the daemon was killed
-		default:
-			t.Errorf("a run of true ended as %v", run)
-		}
-		for placement := int32(1); placement <= 3; placement++ {
-			scope.Sandboxes = append(scope.Sandboxes, records.SandboxID(run.GetId(), 1, placement))
-		}
-	}
-	settle, stop := context.WithTimeout(ctx, 2*time.Minute)
-	defer stop()
-	began := time.Now()
-	found, err := scope.Settle(settle)
-	if err != nil || len(found) > 0 {
-		t.Errorf("left over: %v, %v", found, err)
-		for _, one := range found {
-			if path, ok := strings.CutPrefix(one, "bundle "); ok {
-				listing, _ := exec.Command("ls", "-laR", "--time-style=full-iso", path).CombinedOutput()
-				t.Logf("%s", listing)
-				for line := range strings.Lines(n.log.String()) {
-					if strings.Contains(line, filepath.Base(path)) {
-						t.Log(line)
-					}
-				}
+		listing, _ := exec.Command("ls", "-laR", "--time-style=full-iso", name).CombinedOutput()
+		t.Logf("%s", listing)
+		for line := range strings.Lines(n.log.String()) {
+			if strings.Contains(line, filepath.Base(name)) {
+				t.Log(line)
 			}
 		}
-		containerd, _ := os.ReadFile(filepath.Join(n.data, "containerd", "containerd.log"))
-		t.Logf("containerd: %s", containerd)
 	}
-	t.Logf("seed %d: %d runs, %d of unknown start; the daemon was killed %d times, containerd %d times; left over %s later: %d",
-		seed, runs, unsure, kills, others, time.Since(began).Round(time.Millisecond), len(found))
+	containerd, _ := os.ReadFile(filepath.Join(n.data, "containerd", "containerd.log"))
+	t.Logf("containerd: %s", containerd)
 }

@@ -38,7 +38,15 @@ type torture struct {
 	mu    sync.Mutex
 	runs  map[string]expected
 	ready []time.Duration
+
+	// going holds a token for each run that has not ended, and waits those who wait for
+	// them: a machine that is slow gets less to do, and not a queue without an end.
+	going chan struct{}
+	waits sync.WaitGroup
 }
+
+// goingMax is how many runs there are at a time.
+const goingMax = 64
 
 // expected is how a run must end.
 type expected struct{ code int }
@@ -58,6 +66,7 @@ func (x *torture) create(ctx context.Context, key string, spec *errandv1.RunSpec
 			x.mu.Lock()
 			x.runs[created.GetRun().GetId()] = want
 			x.mu.Unlock()
+			x.waits.Go(func() { x.await(ctx, created.GetRun().GetId()) })
 			return nil
 		}
 		select {
@@ -68,12 +77,31 @@ func (x *torture) create(ctx context.Context, key string, spec *errandv1.RunSpec
 	}
 }
 
+// await gives the token of a run back when it has ended.
+func (x *torture) await(ctx context.Context, id string) {
+	defer func() { <-x.going }()
+	for ctx.Err() == nil {
+		if _, err := x.client.Wait(ctx, &errandv1.WaitRunRequest{Id: id}); err == nil {
+			return
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(20 * time.Millisecond): // the daemon is away
+		}
+	}
+}
+
 // load keeps creating runs until it is told to stop: of each 60, ten take long.
 func (x *torture) load(ctx context.Context, ledger string, stop <-chan struct{}) error {
 	for i := 0; ; i++ {
 		sleep, pause := fmt.Sprintf("0.%d", i%4), 60*time.Millisecond
 		if i%6 == 5 {
 			sleep = "5"
+		}
+		select {
+		case x.going <- struct{}{}:
+		case <-ctx.Done():
+			return ctx.Err()
 		}
 		if err := x.create(ctx, fmt.Sprintf("torture-%d-%d", x.seed, i), x.spec(script(ledger, sleep, i%7)), expected{i % 7}); err != nil {
 			return err
@@ -102,7 +130,7 @@ func (x *torture) run(t *testing.T, ledger string) {
 	defer cancel()
 	x.seed = uint64(time.Now().UnixNano())
 	x.random, x.runs = rand.New(rand.NewPCG(x.seed, 0)), map[string]expected{}
-	x.client = x.node.Runs
+	x.client, x.going = x.node.Runs, make(chan struct{}, goingMax)
 	stop, done := make(chan struct{}), make(chan error, 1)
 	go func() { done <- x.load(ctx, ledger, stop) }()
 	x.kill(t)
@@ -110,6 +138,7 @@ func (x *torture) run(t *testing.T, ledger string) {
 	if err := <-done; err != nil {
 		t.Fatal(err)
 	}
+	x.waits.Wait()
 	unknown := x.outcomes(ctx, t)
 	slices.Sort(x.ready)
 	t.Logf("seed %d: %d kills, %d runs, %d of unknown start; ready again after %s (median), %s (most)",

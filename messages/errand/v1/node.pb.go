@@ -469,6 +469,275 @@ func (x *GetNodeResponse) GetPulls() []*ImagePull {
 	return nil
 }
 
+type CheckNodeRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Empty for the node that answers; another one is asked at its own address.
+	Id            string `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CheckNodeRequest) Reset() {
+	*x = CheckNodeRequest{}
+	mi := &file_errand_v1_node_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CheckNodeRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CheckNodeRequest) ProtoMessage() {}
+
+func (x *CheckNodeRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_errand_v1_node_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CheckNodeRequest.ProtoReflect.Descriptor instead.
+func (*CheckNodeRequest) Descriptor() ([]byte, []int) {
+	return file_errand_v1_node_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *CheckNodeRequest) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+type CheckNodeResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Id    string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	// What no run accounts for, and what could not be removed so far; at most 1000 of them.
+	Left []*Leftover `protobuf:"bytes,2,rep,name=left,proto3" json:"left,omitempty"`
+	// How many there are.
+	LeftCount int64 `protobuf:"varint,3,opt,name=left_count,json=leftCount,proto3" json:"left_count,omitempty"`
+	// What is kept on purpose for a while and no run accounts for: things of sandboxes in
+	// quarantine, and of images whose fetch was broken off; at most 1000 of them.
+	Kept      []*Leftover `protobuf:"bytes,4,rep,name=kept,proto3" json:"kept,omitempty"`
+	KeptCount int64       `protobuf:"varint,5,opt,name=kept_count,json=keptCount,proto3" json:"kept_count,omitempty"`
+	// What could not be looked at, in words: of that nothing is told above.
+	Unseen []string `protobuf:"bytes,6,rep,name=unseen,proto3" json:"unseen,omitempty"`
+	// How many sandboxes were found that runs account for, and how many things in all.
+	Sandboxes     int64 `protobuf:"varint,7,opt,name=sandboxes,proto3" json:"sandboxes,omitempty"`
+	Things        int64 `protobuf:"varint,8,opt,name=things,proto3" json:"things,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CheckNodeResponse) Reset() {
+	*x = CheckNodeResponse{}
+	mi := &file_errand_v1_node_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CheckNodeResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CheckNodeResponse) ProtoMessage() {}
+
+func (x *CheckNodeResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_errand_v1_node_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CheckNodeResponse.ProtoReflect.Descriptor instead.
+func (*CheckNodeResponse) Descriptor() ([]byte, []int) {
+	return file_errand_v1_node_proto_rawDescGZIP(), []int{7}
+}
+
+func (x *CheckNodeResponse) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *CheckNodeResponse) GetLeft() []*Leftover {
+	if x != nil {
+		return x.Left
+	}
+	return nil
+}
+
+func (x *CheckNodeResponse) GetLeftCount() int64 {
+	if x != nil {
+		return x.LeftCount
+	}
+	return 0
+}
+
+func (x *CheckNodeResponse) GetKept() []*Leftover {
+	if x != nil {
+		return x.Kept
+	}
+	return nil
+}
+
+func (x *CheckNodeResponse) GetKeptCount() int64 {
+	if x != nil {
+		return x.KeptCount
+	}
+	return 0
+}
+
+func (x *CheckNodeResponse) GetUnseen() []string {
+	if x != nil {
+		return x.Unseen
+	}
+	return nil
+}
+
+func (x *CheckNodeResponse) GetSandboxes() int64 {
+	if x != nil {
+		return x.Sandboxes
+	}
+	return 0
+}
+
+func (x *CheckNodeResponse) GetThings() int64 {
+	if x != nil {
+		return x.Things
+	}
+	return 0
+}
+
+// Leftover is one thing on a node's machine that is or was a sandbox's.
+type Leftover struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// What it is: "process", "namespace", "mount", "cgroup", "directory", "file", "temporary
+	// file", "container", "task", "snapshot", "lease", "ingest", "bundle", "shim socket",
+	// "runtime state".
+	Kind string `protobuf:"bytes,1,opt,name=kind,proto3" json:"kind,omitempty"`
+	// Which one: a path, an id, a process's number and program.
+	Name string `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
+	// Of which sandbox, run and attempt it is, as far as that is known.
+	Sandbox string `protobuf:"bytes,3,opt,name=sandbox,proto3" json:"sandbox,omitempty"`
+	Run     string `protobuf:"bytes,4,opt,name=run,proto3" json:"run,omitempty"`
+	Attempt int32  `protobuf:"varint,5,opt,name=attempt,proto3" json:"attempt,omitempty"`
+	// Since when it is there, if that can be seen.
+	Since *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=since,proto3" json:"since,omitempty"`
+	// Its sandbox is being removed, and that has failed so far.
+	Removing bool `protobuf:"varint,7,opt,name=removing,proto3" json:"removing,omitempty"`
+	// Why it is there, in one sentence.
+	Reason string `protobuf:"bytes,8,opt,name=reason,proto3" json:"reason,omitempty"`
+	// What will become of it, or what to do, in one sentence.
+	Outlook       string `protobuf:"bytes,9,opt,name=outlook,proto3" json:"outlook,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Leftover) Reset() {
+	*x = Leftover{}
+	mi := &file_errand_v1_node_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Leftover) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Leftover) ProtoMessage() {}
+
+func (x *Leftover) ProtoReflect() protoreflect.Message {
+	mi := &file_errand_v1_node_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Leftover.ProtoReflect.Descriptor instead.
+func (*Leftover) Descriptor() ([]byte, []int) {
+	return file_errand_v1_node_proto_rawDescGZIP(), []int{8}
+}
+
+func (x *Leftover) GetKind() string {
+	if x != nil {
+		return x.Kind
+	}
+	return ""
+}
+
+func (x *Leftover) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *Leftover) GetSandbox() string {
+	if x != nil {
+		return x.Sandbox
+	}
+	return ""
+}
+
+func (x *Leftover) GetRun() string {
+	if x != nil {
+		return x.Run
+	}
+	return ""
+}
+
+func (x *Leftover) GetAttempt() int32 {
+	if x != nil {
+		return x.Attempt
+	}
+	return 0
+}
+
+func (x *Leftover) GetSince() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Since
+	}
+	return nil
+}
+
+func (x *Leftover) GetRemoving() bool {
+	if x != nil {
+		return x.Removing
+	}
+	return false
+}
+
+func (x *Leftover) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *Leftover) GetOutlook() string {
+	if x != nil {
+		return x.Outlook
+	}
+	return ""
+}
+
 var File_errand_v1_node_proto protoreflect.FileDescriptor
 
 const file_errand_v1_node_proto_rawDesc = "" +
@@ -508,10 +777,34 @@ const file_errand_v1_node_proto_rawDesc = "" +
 	"\x02id\x18\x01 \x01(\tR\x02id\"b\n" +
 	"\x0fGetNodeResponse\x12#\n" +
 	"\x04node\x18\x01 \x01(\v2\x0f.errand.v1.NodeR\x04node\x12*\n" +
-	"\x05pulls\x18\x02 \x03(\v2\x14.errand.v1.ImagePullR\x05pulls2\x8e\x01\n" +
+	"\x05pulls\x18\x02 \x03(\v2\x14.errand.v1.ImagePullR\x05pulls\"\"\n" +
+	"\x10CheckNodeRequest\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\"\x81\x02\n" +
+	"\x11CheckNodeResponse\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\x12'\n" +
+	"\x04left\x18\x02 \x03(\v2\x13.errand.v1.LeftoverR\x04left\x12\x1d\n" +
+	"\n" +
+	"left_count\x18\x03 \x01(\x03R\tleftCount\x12'\n" +
+	"\x04kept\x18\x04 \x03(\v2\x13.errand.v1.LeftoverR\x04kept\x12\x1d\n" +
+	"\n" +
+	"kept_count\x18\x05 \x01(\x03R\tkeptCount\x12\x16\n" +
+	"\x06unseen\x18\x06 \x03(\tR\x06unseen\x12\x1c\n" +
+	"\tsandboxes\x18\a \x01(\x03R\tsandboxes\x12\x16\n" +
+	"\x06things\x18\b \x01(\x03R\x06things\"\xf8\x01\n" +
+	"\bLeftover\x12\x12\n" +
+	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x12\n" +
+	"\x04name\x18\x02 \x01(\tR\x04name\x12\x18\n" +
+	"\asandbox\x18\x03 \x01(\tR\asandbox\x12\x10\n" +
+	"\x03run\x18\x04 \x01(\tR\x03run\x12\x18\n" +
+	"\aattempt\x18\x05 \x01(\x05R\aattempt\x120\n" +
+	"\x05since\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\x12\x1a\n" +
+	"\bremoving\x18\a \x01(\bR\bremoving\x12\x16\n" +
+	"\x06reason\x18\b \x01(\tR\x06reason\x12\x18\n" +
+	"\aoutlook\x18\t \x01(\tR\aoutlook2\xd2\x01\n" +
 	"\vNodeService\x12A\n" +
 	"\x04List\x12\x1b.errand.v1.ListNodesRequest\x1a\x1c.errand.v1.ListNodesResponse\x12<\n" +
-	"\x03Get\x12\x19.errand.v1.GetNodeRequest\x1a\x1a.errand.v1.GetNodeResponseB:Z8github.com/errand-run/errand/messages/errand/v1;errandv1b\x06proto3"
+	"\x03Get\x12\x19.errand.v1.GetNodeRequest\x1a\x1a.errand.v1.GetNodeResponse\x12B\n" +
+	"\x05Check\x12\x1b.errand.v1.CheckNodeRequest\x1a\x1c.errand.v1.CheckNodeResponseB:Z8github.com/errand-run/errand/messages/errand/v1;errandv1b\x06proto3"
 
 var (
 	file_errand_v1_node_proto_rawDescOnce sync.Once
@@ -525,7 +818,7 @@ func file_errand_v1_node_proto_rawDescGZIP() []byte {
 	return file_errand_v1_node_proto_rawDescData
 }
 
-var file_errand_v1_node_proto_msgTypes = make([]protoimpl.MessageInfo, 6)
+var file_errand_v1_node_proto_msgTypes = make([]protoimpl.MessageInfo, 9)
 var file_errand_v1_node_proto_goTypes = []any{
 	(*Node)(nil),                  // 0: errand.v1.Node
 	(*Quarantined)(nil),           // 1: errand.v1.Quarantined
@@ -533,26 +826,34 @@ var file_errand_v1_node_proto_goTypes = []any{
 	(*ListNodesResponse)(nil),     // 3: errand.v1.ListNodesResponse
 	(*GetNodeRequest)(nil),        // 4: errand.v1.GetNodeRequest
 	(*GetNodeResponse)(nil),       // 5: errand.v1.GetNodeResponse
-	(*timestamppb.Timestamp)(nil), // 6: google.protobuf.Timestamp
-	(*ImagePull)(nil),             // 7: errand.v1.ImagePull
+	(*CheckNodeRequest)(nil),      // 6: errand.v1.CheckNodeRequest
+	(*CheckNodeResponse)(nil),     // 7: errand.v1.CheckNodeResponse
+	(*Leftover)(nil),              // 8: errand.v1.Leftover
+	(*timestamppb.Timestamp)(nil), // 9: google.protobuf.Timestamp
+	(*ImagePull)(nil),             // 10: errand.v1.ImagePull
 }
 var file_errand_v1_node_proto_depIdxs = []int32{
-	6, // 0: errand.v1.Node.registered_at:type_name -> google.protobuf.Timestamp
-	1, // 1: errand.v1.Node.quarantined:type_name -> errand.v1.Quarantined
-	6, // 2: errand.v1.Quarantined.since:type_name -> google.protobuf.Timestamp
-	6, // 3: errand.v1.Quarantined.until:type_name -> google.protobuf.Timestamp
-	0, // 4: errand.v1.ListNodesResponse.nodes:type_name -> errand.v1.Node
-	0, // 5: errand.v1.GetNodeResponse.node:type_name -> errand.v1.Node
-	7, // 6: errand.v1.GetNodeResponse.pulls:type_name -> errand.v1.ImagePull
-	2, // 7: errand.v1.NodeService.List:input_type -> errand.v1.ListNodesRequest
-	4, // 8: errand.v1.NodeService.Get:input_type -> errand.v1.GetNodeRequest
-	3, // 9: errand.v1.NodeService.List:output_type -> errand.v1.ListNodesResponse
-	5, // 10: errand.v1.NodeService.Get:output_type -> errand.v1.GetNodeResponse
-	9, // [9:11] is the sub-list for method output_type
-	7, // [7:9] is the sub-list for method input_type
-	7, // [7:7] is the sub-list for extension type_name
-	7, // [7:7] is the sub-list for extension extendee
-	0, // [0:7] is the sub-list for field type_name
+	9,  // 0: errand.v1.Node.registered_at:type_name -> google.protobuf.Timestamp
+	1,  // 1: errand.v1.Node.quarantined:type_name -> errand.v1.Quarantined
+	9,  // 2: errand.v1.Quarantined.since:type_name -> google.protobuf.Timestamp
+	9,  // 3: errand.v1.Quarantined.until:type_name -> google.protobuf.Timestamp
+	0,  // 4: errand.v1.ListNodesResponse.nodes:type_name -> errand.v1.Node
+	0,  // 5: errand.v1.GetNodeResponse.node:type_name -> errand.v1.Node
+	10, // 6: errand.v1.GetNodeResponse.pulls:type_name -> errand.v1.ImagePull
+	8,  // 7: errand.v1.CheckNodeResponse.left:type_name -> errand.v1.Leftover
+	8,  // 8: errand.v1.CheckNodeResponse.kept:type_name -> errand.v1.Leftover
+	9,  // 9: errand.v1.Leftover.since:type_name -> google.protobuf.Timestamp
+	2,  // 10: errand.v1.NodeService.List:input_type -> errand.v1.ListNodesRequest
+	4,  // 11: errand.v1.NodeService.Get:input_type -> errand.v1.GetNodeRequest
+	6,  // 12: errand.v1.NodeService.Check:input_type -> errand.v1.CheckNodeRequest
+	3,  // 13: errand.v1.NodeService.List:output_type -> errand.v1.ListNodesResponse
+	5,  // 14: errand.v1.NodeService.Get:output_type -> errand.v1.GetNodeResponse
+	7,  // 15: errand.v1.NodeService.Check:output_type -> errand.v1.CheckNodeResponse
+	13, // [13:16] is the sub-list for method output_type
+	10, // [10:13] is the sub-list for method input_type
+	10, // [10:10] is the sub-list for extension type_name
+	10, // [10:10] is the sub-list for extension extendee
+	0,  // [0:10] is the sub-list for field type_name
 }
 
 func init() { file_errand_v1_node_proto_init() }
@@ -567,7 +868,7 @@ func file_errand_v1_node_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_errand_v1_node_proto_rawDesc), len(file_errand_v1_node_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   6,
+			NumMessages:   9,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

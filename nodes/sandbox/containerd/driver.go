@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"runtime"
+	"slices"
 	"sync"
 	"time"
 
@@ -61,6 +62,8 @@ type Config struct {
 	Address string
 	// StateDir is containerd's own directory of what runs. Default StateDirDefault.
 	StateDir string
+	// RootDir is its own directory of what stays, if it is the node's alone.
+	RootDir string
 	// Namespace keeps ours apart from others' containers and images. Default
 	// NamespaceDefault.
 	Namespace string
@@ -228,6 +231,7 @@ func (d *Driver) Images() *images.Store { return d.store }
 func (d *Driver) Idle(ctx context.Context) (bool, error) {
 	ctx = quiet.Context(ctx)
 	found, err := d.List(ctx)
+	found = slices.DeleteFunc(found, func(info sandbox.Info) bool { return info.Trace })
 	return len(found) == 0, err
 }
 

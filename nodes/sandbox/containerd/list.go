@@ -56,8 +56,36 @@ func (d *Driver) List(ctx context.Context) ([]sandbox.Info, error) {
 			State: d.stateOf(id, states[id]),
 		})
 	}
+	found = append(found, d.traces(ctx, notes)...)
 	sort.Slice(found, func(i, j int) bool { return found[i].ID < found[j].ID })
 	return found, nil
+}
+
+// traces returns those of which there is neither a directory nor a container or a lease,
+// but something else: the runtime is a process of its own, which may go on with what it
+// was asked to do when all that was asked for has been removed. What can not be looked at
+// is looked at the next time.
+func (d *Driver) traces(ctx context.Context, notes map[string]note) []sandbox.Info {
+	place := Place{
+		Address: d.config.Address, Namespace: d.config.Namespace, StateDir: d.config.StateDir, Snapshotter: d.config.Snapshotter,
+		RootDir: d.config.RootDir,
+	}
+	groups, _ := d.parent.List()
+	things, _ := place.Held(ctx, d.config.NodeUUID, func() []string { return groups })
+	for _, group := range groups {
+		things = append(things, sandbox.Thing{Sandbox: group})
+	}
+	seen, traces := map[string]bool{}, []sandbox.Info(nil)
+	for _, thing := range things {
+		id := thing.Sandbox
+		if _, known := notes[id]; known || seen[id] || sandbox.IDIn(id) != id || id == "" {
+			continue
+		}
+		seen[id] = true
+		empty, err := d.parent.Group(id).Empty()
+		traces = append(traces, sandbox.TraceOf(id, err != nil || !empty))
+	}
+	return traces
 }
 
 // notes reads the notes of all sandboxes that have a directory.

@@ -2,8 +2,6 @@ package containerd
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -231,7 +229,7 @@ func (d *Driver) killProcesses(ctx context.Context, id string) {
 // clearOrphans removes what a task leaves that containerd no longer knows: processes,
 // shims, the runtime's state, a socket.
 func (d *Driver) clearOrphans(ctx context.Context, id string) error {
-	if _, err := os.Stat(d.dir(id)); err != nil && !d.parent.Group(id).Exists() && len(d.shims(id)) == 0 {
+	if !d.exists(id) && !d.parent.Group(id).Exists() && len(d.shims(id)) == 0 {
 		return nil
 	}
 	d.killShims(id)
@@ -245,10 +243,25 @@ func (d *Driver) clearOrphans(ctx context.Context, id string) error {
 	if err := d.removeBundle(id); err != nil {
 		return records.Errorf(records.ClassUnavailable, "remove sandbox %s: its bundle: %w", id, err)
 	}
-	sum := sha256.Sum256([]byte(filepath.Join(d.config.Address, d.config.Namespace, id)))
-	_ = os.Remove(filepath.Join(shimSocketDir, hex.EncodeToString(sum[:])))
+	_ = os.Remove(filepath.Join(shimSocketDir, shimSocket(d.config.Address, d.config.Namespace, id)))
 	_ = os.RemoveAll(filepath.Join(runcRoot, d.config.Namespace, id))
 	return nil
+}
+
+// exists tells whether there is anything of a sandbox among the files that are its own,
+// its shim's and its runtime's.
+func (d *Driver) exists(id string) bool {
+	for _, path := range []string{
+		d.dir(id),
+		filepath.Join(d.config.StateDir, bundlesDir, d.config.Namespace, id),
+		filepath.Join(runcRoot, d.config.Namespace, id),
+		filepath.Join(shimSocketDir, shimSocket(d.config.Address, d.config.Namespace, id)),
+	} {
+		if _, err := os.Lstat(path); err == nil {
+			return true
+		}
+	}
+	return false
 }
 
 // removeBundle removes the directory of a task that containerd has forgotten. One that is
@@ -347,8 +360,7 @@ func (d *Driver) shimProcesses(id string, clearing bool) []pid.Ref {
 			continue
 		}
 		args := strings.Split(string(content), "\x00")
-		if !strings.Contains(filepath.Base(args[0]), "containerd-shim") || value(args, "-namespace") != d.config.Namespace ||
-			value(args, "-id") != id || value(args, "-address") != d.config.Address || slices.Contains(args, "delete") != clearing {
+		if !isShim(args, d.config.Address, d.config.Namespace) || value(args, "-id") != id || slices.Contains(args, "delete") != clearing {
 			continue
 		}
 		if ref, err := pid.Of(number); err == nil {

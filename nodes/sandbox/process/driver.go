@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -55,7 +56,7 @@ func (d *Driver) Signal(_ context.Context, id string, signal int) (delivered boo
 func (d *Driver) Kill(ctx context.Context, id string) (leftover bool, err error) {
 	x, err := d.find(id)
 	if err != nil {
-		return false, nil
+		return d.killTrace(ctx, id)
 	}
 	switch x.state() {
 	case sandbox.StateCreated:
@@ -172,7 +173,7 @@ func (d *Driver) Flush(ctx context.Context, id string) (complete bool, err error
 func (d *Driver) Remove(ctx context.Context, id string) error {
 	x, err := d.find(id)
 	if err != nil {
-		return nil
+		return d.removeTrace(ctx, id)
 	}
 	if _, err := d.Kill(ctx, id); err != nil {
 		return fmt.Errorf("remove: %w", err)
@@ -200,14 +201,61 @@ func (d *Driver) Remove(ctx context.Context, id string) error {
 	return nil
 }
 
-// List returns all sandboxes, by id.
+// List returns all sandboxes, by id, and then the cgroups that are none of theirs. Some
+// of those may be other drivers'.
 func (d *Driver) List(context.Context) ([]sandbox.Info, error) {
+	// First, since one that is made meanwhile is in the second.
+	groups, err := d.groups()
+	if err != nil {
+		return nil, err
+	}
 	all := d.snapshot()
-	infos := make([]sandbox.Info, 0, len(all))
+	infos, known := make([]sandbox.Info, 0, len(all)), make(map[string]bool, len(all))
 	for _, x := range all {
 		info := x.meta.Info
 		info.State = x.state()
-		infos = append(infos, info)
+		infos, known[info.ID] = append(infos, info), true
+	}
+	for _, id := range groups {
+		if !known[id] && sandbox.IDIn(id) == id {
+			empty, err := d.parent.Group(id).Empty()
+			infos = append(infos, sandbox.TraceOf(id, err != nil || !empty))
+		}
 	}
 	return infos, nil
+}
+
+// groups are the names of the cgroups that there are, in order.
+func (d *Driver) groups() ([]string, error) {
+	if d.parent == nil {
+		return nil, nil
+	}
+	names, err := d.parent.List()
+	slices.Sort(names)
+	return names, err
+}
+
+// killTrace kills what runs in the cgroup of a sandbox that is none of the driver's.
+func (d *Driver) killTrace(ctx context.Context, id string) (killed bool, err error) {
+	if d.parent == nil || sandbox.IDIn(id) != id {
+		return false, nil
+	}
+	if killed, err = d.parent.Group(id).Kill(ctx); err != nil {
+		return killed, records.Errorf(records.ClassDeadline, "kill sandbox %s: %w", id, err)
+	}
+	return killed, nil
+}
+
+// removeTrace removes the cgroup of a sandbox that is none of the driver's.
+func (d *Driver) removeTrace(ctx context.Context, id string) error {
+	if d.parent == nil || sandbox.IDIn(id) != id {
+		return nil
+	}
+	if _, err := d.killTrace(ctx, id); err != nil {
+		return fmt.Errorf("remove: %w", err)
+	}
+	if err := d.parent.Group(id).Remove(ctx); err != nil {
+		return fmt.Errorf("remove sandbox %s: %w", id, err)
+	}
+	return nil
 }

@@ -7,10 +7,12 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 	"strings"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/errand-run/errand/nodes/sandbox"
 	"github.com/errand-run/errand/nodes/sandbox/guest/pid"
 	"github.com/errand-run/errand/nodes/sandbox/guest/status"
 )
@@ -121,4 +123,27 @@ func (x *box) markStarted() (*os.File, error) {
 		return nil, fmt.Errorf("mark as started: %w", err)
 	}
 	return f, nil
+}
+
+// Held returns the sandboxes that lie in a driver's directory, which need not be there:
+// the files that tell of one, and not those that wait for the next.
+func Held(dir string) ([]sandbox.Thing, error) {
+	entries, err := os.ReadDir(dir)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, nil
+	}
+	var found []sandbox.Thing
+	for _, entry := range entries {
+		path := filepath.Join(dir, entry.Name())
+		c, err := readFile(path)
+		if err != nil || c.meta.Info.ID == "" {
+			continue // a spare one
+		}
+		thing := sandbox.Thing{Kind: sandbox.KindFile, Name: path, Sandbox: c.meta.Info.ID}
+		if info, err := entry.Info(); err == nil {
+			thing.Since = info.ModTime()
+		}
+		found = append(found, thing)
+	}
+	return found, err
 }

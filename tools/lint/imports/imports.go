@@ -40,9 +40,8 @@ var homes = []home{
 	{"go.uber.org/fx", []string{"boot", "cmd", "examples"}, "write a constructor and wire it in boot"},
 }
 
-// peers use a library plainly: to compare us with its plain use, or to see from outside
-// what we have made of it.
-var peers = []string{"simulation/bench", "simulation/daemon/leftover"}
+// peers use a library plainly, to compare us with its plain use.
+var peers = []string{"simulation/bench"}
 
 // adapters may be imported by who assembles a process, and not by each other.
 var adapters = []string{
@@ -51,7 +50,7 @@ var adapters = []string{
 }
 
 // assemblers put adapters together.
-var assemblers = []string{"boot", "cmd", "simulation/chaos", "simulation/bench", "simulation/daemon"}
+var assemblers = []string{"boot", "nodes/inventory", "cmd", "simulation/chaos", "simulation/bench", "simulation/daemon"}
 
 // pure folders reach the outside only by ports.
 var pure = []string{"actors", "cluster/flight", "cluster/records"}

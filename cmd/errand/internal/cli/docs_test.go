@@ -146,7 +146,7 @@ func TestDocumentedExitCodesAreThoseOfTheCode(t *testing.T) {
 			t.Errorf("the table has no row for %s", word)
 		}
 	}
-	for _, code := range []int{0, ExitUsage, ExitTimedOut, ExitErrand, ExitNotExecutable, ExitNotFound, ExitCanceled, ExitPipe} {
+	for _, code := range []int{0, ExitLeft, ExitUsage, ExitTimedOut, ExitErrand, ExitNotExecutable, ExitNotFound, ExitCanceled, ExitPipe} {
 		if !strings.Contains(text, fmt.Sprintf("\n| %d | ", code)) {
 			t.Errorf("exit code %d is not documented", code)
 		}

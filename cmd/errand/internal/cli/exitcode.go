@@ -7,6 +7,7 @@ import (
 // The exit codes of errand beside a command's own. docs/cli.md has the table
 // and a test keeps the two alike.
 const (
+	ExitLeft          = 1   // errand node check found something that is left
 	ExitUsage         = 2   // the command line or the request is wrong
 	ExitTimedOut      = 124 // the run's timeout, or that of errand wait, passed
 	ExitErrand        = 125 // errand, the node or the sandbox failed, not the command

@@ -38,7 +38,7 @@ func viewNode(node *errandv1.Node) nodeView {
 func (a *app) nodeCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:               "node",
-		Short:             "List and show the nodes",
+		Short:             "List, show and check the nodes",
 		RunE:              group,
 		ValidArgsFunction: cobra.NoFileCompletions,
 	}
@@ -48,7 +48,7 @@ func (a *app) nodeCommand() *cobra.Command {
 			return c.explain(err)
 		}
 		return a.printNodes(nodes)
-	}), a.nodeShowCommand())
+	}), a.nodeShowCommand(), a.nodeCheckCommand())
 	return cmd
 }
 

@@ -25,6 +25,66 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
+// SandboxUse is what a node has a sandbox for.
+type SandboxUse int32
+
+const (
+	SandboxUse_SANDBOX_USE_UNSPECIFIED SandboxUse = 0
+	// A run needs it.
+	SandboxUse_SANDBOX_USE_RUN SandboxUse = 1
+	// Its run needs it no longer: it is being removed.
+	SandboxUse_SANDBOX_USE_ENDED SandboxUse = 2
+	// It was removed: nothing of it should be there.
+	SandboxUse_SANDBOX_USE_REMOVED SandboxUse = 3
+	// It is in quarantine.
+	SandboxUse_SANDBOX_USE_QUARANTINED SandboxUse = 4
+)
+
+// Enum value maps for SandboxUse.
+var (
+	SandboxUse_name = map[int32]string{
+		0: "SANDBOX_USE_UNSPECIFIED",
+		1: "SANDBOX_USE_RUN",
+		2: "SANDBOX_USE_ENDED",
+		3: "SANDBOX_USE_REMOVED",
+		4: "SANDBOX_USE_QUARANTINED",
+	}
+	SandboxUse_value = map[string]int32{
+		"SANDBOX_USE_UNSPECIFIED": 0,
+		"SANDBOX_USE_RUN":         1,
+		"SANDBOX_USE_ENDED":       2,
+		"SANDBOX_USE_REMOVED":     3,
+		"SANDBOX_USE_QUARANTINED": 4,
+	}
+)
+
+func (x SandboxUse) Enum() *SandboxUse {
+	p := new(SandboxUse)
+	*p = x
+	return p
+}
+
+func (x SandboxUse) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (SandboxUse) Descriptor() protoreflect.EnumDescriptor {
+	return file_errand_actor_v1_actor_proto_enumTypes[0].Descriptor()
+}
+
+func (SandboxUse) Type() protoreflect.EnumType {
+	return &file_errand_actor_v1_actor_proto_enumTypes[0]
+}
+
+func (x SandboxUse) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use SandboxUse.Descriptor instead.
+func (SandboxUse) EnumDescriptor() ([]byte, []int) {
+	return file_errand_actor_v1_actor_proto_rawDescGZIP(), []int{0}
+}
+
 // Step is how far a node has come with a placement.
 type Step int32
 
@@ -83,11 +143,11 @@ func (x Step) String() string {
 }
 
 func (Step) Descriptor() protoreflect.EnumDescriptor {
-	return file_errand_actor_v1_actor_proto_enumTypes[0].Descriptor()
+	return file_errand_actor_v1_actor_proto_enumTypes[1].Descriptor()
 }
 
 func (Step) Type() protoreflect.EnumType {
-	return &file_errand_actor_v1_actor_proto_enumTypes[0]
+	return &file_errand_actor_v1_actor_proto_enumTypes[1]
 }
 
 func (x Step) Number() protoreflect.EnumNumber {
@@ -96,7 +156,7 @@ func (x Step) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Step.Descriptor instead.
 func (Step) EnumDescriptor() ([]byte, []int) {
-	return file_errand_actor_v1_actor_proto_rawDescGZIP(), []int{0}
+	return file_errand_actor_v1_actor_proto_rawDescGZIP(), []int{1}
 }
 
 type Canceled_Outcome int32
@@ -141,11 +201,11 @@ func (x Canceled_Outcome) String() string {
 }
 
 func (Canceled_Outcome) Descriptor() protoreflect.EnumDescriptor {
-	return file_errand_actor_v1_actor_proto_enumTypes[1].Descriptor()
+	return file_errand_actor_v1_actor_proto_enumTypes[2].Descriptor()
 }
 
 func (Canceled_Outcome) Type() protoreflect.EnumType {
-	return &file_errand_actor_v1_actor_proto_enumTypes[1]
+	return &file_errand_actor_v1_actor_proto_enumTypes[2]
 }
 
 func (x Canceled_Outcome) Number() protoreflect.EnumNumber {
@@ -1475,8 +1535,10 @@ func (x *Refusal) GetMessage() string {
 // Describe asks a node for what it does for one run, or, without a run, for what it
 // holds that nothing accounts for. It changes nothing and reads nothing.
 type Describe struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Run           string                 `protobuf:"bytes,1,opt,name=run,proto3" json:"run,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Run   string                 `protobuf:"bytes,1,opt,name=run,proto3" json:"run,omitempty"`
+	// Sandboxes of which the node is to say whether it accounts for them.
+	Sandboxes     []string `protobuf:"bytes,2,rep,name=sandboxes,proto3" json:"sandboxes,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1518,6 +1580,13 @@ func (x *Describe) GetRun() string {
 	return ""
 }
 
+func (x *Describe) GetSandboxes() []string {
+	if x != nil {
+		return x.Sandboxes
+	}
+	return nil
+}
+
 // Described answers a Describe.
 type Described struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1528,8 +1597,10 @@ type Described struct {
 	Quarantined []*QuarantinedThing `protobuf:"bytes,3,rep,name=quarantined,proto3" json:"quarantined,omitempty"`
 	// How many there are.
 	QuarantinedCount int64 `protobuf:"varint,4,opt,name=quarantined_count,json=quarantinedCount,proto3" json:"quarantined_count,omitempty"`
-	unknownFields    protoimpl.UnknownFields
-	sizeCache        protoimpl.SizeCache
+	// Those of the sandboxes asked about that the node accounts for, in their order.
+	Accounts      []*SandboxAccount `protobuf:"bytes,5,rep,name=accounts,proto3" json:"accounts,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Described) Reset() {
@@ -1590,6 +1661,116 @@ func (x *Described) GetQuarantinedCount() int64 {
 	return 0
 }
 
+func (x *Described) GetAccounts() []*SandboxAccount {
+	if x != nil {
+		return x.Accounts
+	}
+	return nil
+}
+
+// SandboxAccount is what a node says of a sandbox that it accounts for.
+type SandboxAccount struct {
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	Sandbox string                 `protobuf:"bytes,1,opt,name=sandbox,proto3" json:"sandbox,omitempty"`
+	Run     string                 `protobuf:"bytes,2,opt,name=run,proto3" json:"run,omitempty"`
+	Attempt int32                  `protobuf:"varint,3,opt,name=attempt,proto3" json:"attempt,omitempty"`
+	Use     SandboxUse             `protobuf:"varint,4,opt,name=use,proto3,enum=errand.actor.v1.SandboxUse" json:"use,omitempty"`
+	// Of ENDED: how many tries to remove it have failed, since when, what the last one
+	// met, and when the next one is made.
+	Tries         int32  `protobuf:"varint,5,opt,name=tries,proto3" json:"tries,omitempty"`
+	Since         int64  `protobuf:"varint,6,opt,name=since,proto3" json:"since,omitempty"`
+	LastError     string `protobuf:"bytes,7,opt,name=last_error,json=lastError,proto3" json:"last_error,omitempty"`
+	Next          int64  `protobuf:"varint,8,opt,name=next,proto3" json:"next,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SandboxAccount) Reset() {
+	*x = SandboxAccount{}
+	mi := &file_errand_actor_v1_actor_proto_msgTypes[20]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SandboxAccount) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SandboxAccount) ProtoMessage() {}
+
+func (x *SandboxAccount) ProtoReflect() protoreflect.Message {
+	mi := &file_errand_actor_v1_actor_proto_msgTypes[20]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SandboxAccount.ProtoReflect.Descriptor instead.
+func (*SandboxAccount) Descriptor() ([]byte, []int) {
+	return file_errand_actor_v1_actor_proto_rawDescGZIP(), []int{20}
+}
+
+func (x *SandboxAccount) GetSandbox() string {
+	if x != nil {
+		return x.Sandbox
+	}
+	return ""
+}
+
+func (x *SandboxAccount) GetRun() string {
+	if x != nil {
+		return x.Run
+	}
+	return ""
+}
+
+func (x *SandboxAccount) GetAttempt() int32 {
+	if x != nil {
+		return x.Attempt
+	}
+	return 0
+}
+
+func (x *SandboxAccount) GetUse() SandboxUse {
+	if x != nil {
+		return x.Use
+	}
+	return SandboxUse_SANDBOX_USE_UNSPECIFIED
+}
+
+func (x *SandboxAccount) GetTries() int32 {
+	if x != nil {
+		return x.Tries
+	}
+	return 0
+}
+
+func (x *SandboxAccount) GetSince() int64 {
+	if x != nil {
+		return x.Since
+	}
+	return 0
+}
+
+func (x *SandboxAccount) GetLastError() string {
+	if x != nil {
+		return x.LastError
+	}
+	return ""
+}
+
+func (x *SandboxAccount) GetNext() int64 {
+	if x != nil {
+		return x.Next
+	}
+	return 0
+}
+
 // PlacementStep is what a node does for a placement.
 type PlacementStep struct {
 	state     protoimpl.MessageState `protogen:"open.v1"`
@@ -1611,7 +1792,7 @@ type PlacementStep struct {
 
 func (x *PlacementStep) Reset() {
 	*x = PlacementStep{}
-	mi := &file_errand_actor_v1_actor_proto_msgTypes[20]
+	mi := &file_errand_actor_v1_actor_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1623,7 +1804,7 @@ func (x *PlacementStep) String() string {
 func (*PlacementStep) ProtoMessage() {}
 
 func (x *PlacementStep) ProtoReflect() protoreflect.Message {
-	mi := &file_errand_actor_v1_actor_proto_msgTypes[20]
+	mi := &file_errand_actor_v1_actor_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1636,7 +1817,7 @@ func (x *PlacementStep) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlacementStep.ProtoReflect.Descriptor instead.
 func (*PlacementStep) Descriptor() ([]byte, []int) {
-	return file_errand_actor_v1_actor_proto_rawDescGZIP(), []int{20}
+	return file_errand_actor_v1_actor_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *PlacementStep) GetAttempt() int32 {
@@ -1716,7 +1897,7 @@ type QuarantinedThing struct {
 
 func (x *QuarantinedThing) Reset() {
 	*x = QuarantinedThing{}
-	mi := &file_errand_actor_v1_actor_proto_msgTypes[21]
+	mi := &file_errand_actor_v1_actor_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1728,7 +1909,7 @@ func (x *QuarantinedThing) String() string {
 func (*QuarantinedThing) ProtoMessage() {}
 
 func (x *QuarantinedThing) ProtoReflect() protoreflect.Message {
-	mi := &file_errand_actor_v1_actor_proto_msgTypes[21]
+	mi := &file_errand_actor_v1_actor_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1741,7 +1922,7 @@ func (x *QuarantinedThing) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QuarantinedThing.ProtoReflect.Descriptor instead.
 func (*QuarantinedThing) Descriptor() ([]byte, []int) {
-	return file_errand_actor_v1_actor_proto_rawDescGZIP(), []int{21}
+	return file_errand_actor_v1_actor_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *QuarantinedThing) GetSandbox() string {
@@ -1829,7 +2010,7 @@ type Packet struct {
 
 func (x *Packet) Reset() {
 	*x = Packet{}
-	mi := &file_errand_actor_v1_actor_proto_msgTypes[22]
+	mi := &file_errand_actor_v1_actor_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1841,7 +2022,7 @@ func (x *Packet) String() string {
 func (*Packet) ProtoMessage() {}
 
 func (x *Packet) ProtoReflect() protoreflect.Message {
-	mi := &file_errand_actor_v1_actor_proto_msgTypes[22]
+	mi := &file_errand_actor_v1_actor_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1854,7 +2035,7 @@ func (x *Packet) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Packet.ProtoReflect.Descriptor instead.
 func (*Packet) Descriptor() ([]byte, []int) {
-	return file_errand_actor_v1_actor_proto_rawDescGZIP(), []int{22}
+	return file_errand_actor_v1_actor_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *Packet) GetId() uint64 {
@@ -1946,7 +2127,7 @@ type Deliver struct {
 
 func (x *Deliver) Reset() {
 	*x = Deliver{}
-	mi := &file_errand_actor_v1_actor_proto_msgTypes[23]
+	mi := &file_errand_actor_v1_actor_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1958,7 +2139,7 @@ func (x *Deliver) String() string {
 func (*Deliver) ProtoMessage() {}
 
 func (x *Deliver) ProtoReflect() protoreflect.Message {
-	mi := &file_errand_actor_v1_actor_proto_msgTypes[23]
+	mi := &file_errand_actor_v1_actor_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1971,7 +2152,7 @@ func (x *Deliver) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Deliver.ProtoReflect.Descriptor instead.
 func (*Deliver) Descriptor() ([]byte, []int) {
-	return file_errand_actor_v1_actor_proto_rawDescGZIP(), []int{23}
+	return file_errand_actor_v1_actor_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *Deliver) GetKind() string {
@@ -2027,7 +2208,7 @@ type Taken struct {
 
 func (x *Taken) Reset() {
 	*x = Taken{}
-	mi := &file_errand_actor_v1_actor_proto_msgTypes[24]
+	mi := &file_errand_actor_v1_actor_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2039,7 +2220,7 @@ func (x *Taken) String() string {
 func (*Taken) ProtoMessage() {}
 
 func (x *Taken) ProtoReflect() protoreflect.Message {
-	mi := &file_errand_actor_v1_actor_proto_msgTypes[24]
+	mi := &file_errand_actor_v1_actor_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2052,7 +2233,7 @@ func (x *Taken) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Taken.ProtoReflect.Descriptor instead.
 func (*Taken) Descriptor() ([]byte, []int) {
-	return file_errand_actor_v1_actor_proto_rawDescGZIP(), []int{24}
+	return file_errand_actor_v1_actor_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *Taken) GetRefusal() string {
@@ -2075,7 +2256,7 @@ type Reply struct {
 
 func (x *Reply) Reset() {
 	*x = Reply{}
-	mi := &file_errand_actor_v1_actor_proto_msgTypes[25]
+	mi := &file_errand_actor_v1_actor_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2087,7 +2268,7 @@ func (x *Reply) String() string {
 func (*Reply) ProtoMessage() {}
 
 func (x *Reply) ProtoReflect() protoreflect.Message {
-	mi := &file_errand_actor_v1_actor_proto_msgTypes[25]
+	mi := &file_errand_actor_v1_actor_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2100,7 +2281,7 @@ func (x *Reply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Reply.ProtoReflect.Descriptor instead.
 func (*Reply) Descriptor() ([]byte, []int) {
-	return file_errand_actor_v1_actor_proto_rawDescGZIP(), []int{25}
+	return file_errand_actor_v1_actor_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *Reply) GetType() string {
@@ -2241,14 +2422,26 @@ const file_errand_actor_v1_actor_proto_rawDesc = "" +
 	" \x01(\x05R\rstoreFailures\"7\n" +
 	"\aRefusal\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12\x18\n" +
-	"\amessage\x18\x02 \x01(\tR\amessage\"\x1c\n" +
+	"\amessage\x18\x02 \x01(\tR\amessage\":\n" +
 	"\bDescribe\x12\x10\n" +
-	"\x03run\x18\x01 \x01(\tR\x03run\"\xcf\x01\n" +
+	"\x03run\x18\x01 \x01(\tR\x03run\x12\x1c\n" +
+	"\tsandboxes\x18\x02 \x03(\tR\tsandboxes\"\x8c\x02\n" +
 	"\tDescribed\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12<\n" +
 	"\tplacement\x18\x02 \x01(\v2\x1e.errand.actor.v1.PlacementStepR\tplacement\x12C\n" +
 	"\vquarantined\x18\x03 \x03(\v2!.errand.actor.v1.QuarantinedThingR\vquarantined\x12+\n" +
-	"\x11quarantined_count\x18\x04 \x01(\x03R\x10quarantinedCount\"\xa9\x02\n" +
+	"\x11quarantined_count\x18\x04 \x01(\x03R\x10quarantinedCount\x12;\n" +
+	"\baccounts\x18\x05 \x03(\v2\x1f.errand.actor.v1.SandboxAccountR\baccounts\"\xe4\x01\n" +
+	"\x0eSandboxAccount\x12\x18\n" +
+	"\asandbox\x18\x01 \x01(\tR\asandbox\x12\x10\n" +
+	"\x03run\x18\x02 \x01(\tR\x03run\x12\x18\n" +
+	"\aattempt\x18\x03 \x01(\x05R\aattempt\x12-\n" +
+	"\x03use\x18\x04 \x01(\x0e2\x1b.errand.actor.v1.SandboxUseR\x03use\x12\x14\n" +
+	"\x05tries\x18\x05 \x01(\x05R\x05tries\x12\x14\n" +
+	"\x05since\x18\x06 \x01(\x03R\x05since\x12\x1d\n" +
+	"\n" +
+	"last_error\x18\a \x01(\tR\tlastError\x12\x12\n" +
+	"\x04next\x18\b \x01(\x03R\x04next\"\xa9\x02\n" +
 	"\rPlacementStep\x12\x18\n" +
 	"\aattempt\x18\x01 \x01(\x05R\aattempt\x12\x1c\n" +
 	"\tplacement\x18\x02 \x01(\x05R\tplacement\x12)\n" +
@@ -2287,7 +2480,14 @@ const file_errand_actor_v1_actor_proto_rawDesc = "" +
 	"\x05Reply\x12\x12\n" +
 	"\x04type\x18\x01 \x01(\tR\x04type\x12\x18\n" +
 	"\amessage\x18\x02 \x01(\fR\amessage\x12\x18\n" +
-	"\arefusal\x18\x03 \x01(\tR\arefusal*\xb5\x01\n" +
+	"\arefusal\x18\x03 \x01(\tR\arefusal*\x8b\x01\n" +
+	"\n" +
+	"SandboxUse\x12\x1b\n" +
+	"\x17SANDBOX_USE_UNSPECIFIED\x10\x00\x12\x13\n" +
+	"\x0fSANDBOX_USE_RUN\x10\x01\x12\x15\n" +
+	"\x11SANDBOX_USE_ENDED\x10\x02\x12\x17\n" +
+	"\x13SANDBOX_USE_REMOVED\x10\x03\x12\x1b\n" +
+	"\x17SANDBOX_USE_QUARANTINED\x10\x04*\xb5\x01\n" +
 	"\x04Step\x12\x14\n" +
 	"\x10STEP_UNSPECIFIED\x10\x00\x12\x0f\n" +
 	"\vSTEP_QUEUED\x10\x01\x12\x11\n" +
@@ -2311,65 +2511,69 @@ func file_errand_actor_v1_actor_proto_rawDescGZIP() []byte {
 	return file_errand_actor_v1_actor_proto_rawDescData
 }
 
-var file_errand_actor_v1_actor_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_errand_actor_v1_actor_proto_msgTypes = make([]protoimpl.MessageInfo, 26)
+var file_errand_actor_v1_actor_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
+var file_errand_actor_v1_actor_proto_msgTypes = make([]protoimpl.MessageInfo, 27)
 var file_errand_actor_v1_actor_proto_goTypes = []any{
-	(Step)(0),                // 0: errand.actor.v1.Step
-	(Canceled_Outcome)(0),    // 1: errand.actor.v1.Canceled.Outcome
-	(*Activate)(nil),         // 2: errand.actor.v1.Activate
-	(*Wake)(nil),             // 3: errand.actor.v1.Wake
-	(*Awake)(nil),            // 4: errand.actor.v1.Awake
-	(*Reserve)(nil),          // 5: errand.actor.v1.Reserve
-	(*Reserved)(nil),         // 6: errand.actor.v1.Reserved
-	(*Start)(nil),            // 7: errand.actor.v1.Start
-	(*Stop)(nil),             // 8: errand.actor.v1.Stop
-	(*Voided)(nil),           // 9: errand.actor.v1.Voided
-	(*Started)(nil),          // 10: errand.actor.v1.Started
-	(*Exited)(nil),           // 11: errand.actor.v1.Exited
-	(*Quarantined)(nil),      // 12: errand.actor.v1.Quarantined
-	(*Ack)(nil),              // 13: errand.actor.v1.Ack
-	(*Cancel)(nil),           // 14: errand.actor.v1.Cancel
-	(*Attended)(nil),         // 15: errand.actor.v1.Attended
-	(*Canceled)(nil),         // 16: errand.actor.v1.Canceled
-	(*Explain)(nil),          // 17: errand.actor.v1.Explain
-	(*Explained)(nil),        // 18: errand.actor.v1.Explained
-	(*Refusal)(nil),          // 19: errand.actor.v1.Refusal
-	(*Describe)(nil),         // 20: errand.actor.v1.Describe
-	(*Described)(nil),        // 21: errand.actor.v1.Described
-	(*PlacementStep)(nil),    // 22: errand.actor.v1.PlacementStep
-	(*QuarantinedThing)(nil), // 23: errand.actor.v1.QuarantinedThing
-	(*Packet)(nil),           // 24: errand.actor.v1.Packet
-	(*Deliver)(nil),          // 25: errand.actor.v1.Deliver
-	(*Taken)(nil),            // 26: errand.actor.v1.Taken
-	(*Reply)(nil),            // 27: errand.actor.v1.Reply
-	(v1.Reason)(0),           // 28: errand.record.v1.Reason
-	(*v1.Assignment)(nil),    // 29: errand.record.v1.Assignment
-	(v1.Desired)(0),          // 30: errand.record.v1.Desired
-	(*v1.Void)(nil),          // 31: errand.record.v1.Void
-	(*v1.Exit)(nil),          // 32: errand.record.v1.Exit
-	(*v1.SentSignal)(nil),    // 33: errand.record.v1.SentSignal
+	(SandboxUse)(0),          // 0: errand.actor.v1.SandboxUse
+	(Step)(0),                // 1: errand.actor.v1.Step
+	(Canceled_Outcome)(0),    // 2: errand.actor.v1.Canceled.Outcome
+	(*Activate)(nil),         // 3: errand.actor.v1.Activate
+	(*Wake)(nil),             // 4: errand.actor.v1.Wake
+	(*Awake)(nil),            // 5: errand.actor.v1.Awake
+	(*Reserve)(nil),          // 6: errand.actor.v1.Reserve
+	(*Reserved)(nil),         // 7: errand.actor.v1.Reserved
+	(*Start)(nil),            // 8: errand.actor.v1.Start
+	(*Stop)(nil),             // 9: errand.actor.v1.Stop
+	(*Voided)(nil),           // 10: errand.actor.v1.Voided
+	(*Started)(nil),          // 11: errand.actor.v1.Started
+	(*Exited)(nil),           // 12: errand.actor.v1.Exited
+	(*Quarantined)(nil),      // 13: errand.actor.v1.Quarantined
+	(*Ack)(nil),              // 14: errand.actor.v1.Ack
+	(*Cancel)(nil),           // 15: errand.actor.v1.Cancel
+	(*Attended)(nil),         // 16: errand.actor.v1.Attended
+	(*Canceled)(nil),         // 17: errand.actor.v1.Canceled
+	(*Explain)(nil),          // 18: errand.actor.v1.Explain
+	(*Explained)(nil),        // 19: errand.actor.v1.Explained
+	(*Refusal)(nil),          // 20: errand.actor.v1.Refusal
+	(*Describe)(nil),         // 21: errand.actor.v1.Describe
+	(*Described)(nil),        // 22: errand.actor.v1.Described
+	(*SandboxAccount)(nil),   // 23: errand.actor.v1.SandboxAccount
+	(*PlacementStep)(nil),    // 24: errand.actor.v1.PlacementStep
+	(*QuarantinedThing)(nil), // 25: errand.actor.v1.QuarantinedThing
+	(*Packet)(nil),           // 26: errand.actor.v1.Packet
+	(*Deliver)(nil),          // 27: errand.actor.v1.Deliver
+	(*Taken)(nil),            // 28: errand.actor.v1.Taken
+	(*Reply)(nil),            // 29: errand.actor.v1.Reply
+	(v1.Reason)(0),           // 30: errand.record.v1.Reason
+	(*v1.Assignment)(nil),    // 31: errand.record.v1.Assignment
+	(v1.Desired)(0),          // 32: errand.record.v1.Desired
+	(*v1.Void)(nil),          // 33: errand.record.v1.Void
+	(*v1.Exit)(nil),          // 34: errand.record.v1.Exit
+	(*v1.SentSignal)(nil),    // 35: errand.record.v1.SentSignal
 }
 var file_errand_actor_v1_actor_proto_depIdxs = []int32{
-	28, // 0: errand.actor.v1.Reserved.permanent_reason:type_name -> errand.record.v1.Reason
-	29, // 1: errand.actor.v1.Start.assignment:type_name -> errand.record.v1.Assignment
-	30, // 2: errand.actor.v1.Stop.desired:type_name -> errand.record.v1.Desired
-	28, // 3: errand.actor.v1.Stop.reason:type_name -> errand.record.v1.Reason
-	31, // 4: errand.actor.v1.Voided.void:type_name -> errand.record.v1.Void
-	32, // 5: errand.actor.v1.Exited.exit:type_name -> errand.record.v1.Exit
-	1,  // 6: errand.actor.v1.Canceled.outcome:type_name -> errand.actor.v1.Canceled.Outcome
-	19, // 7: errand.actor.v1.Explained.refusals:type_name -> errand.actor.v1.Refusal
-	22, // 8: errand.actor.v1.Described.placement:type_name -> errand.actor.v1.PlacementStep
-	23, // 9: errand.actor.v1.Described.quarantined:type_name -> errand.actor.v1.QuarantinedThing
-	0,  // 10: errand.actor.v1.PlacementStep.step:type_name -> errand.actor.v1.Step
-	33, // 11: errand.actor.v1.PlacementStep.signals:type_name -> errand.record.v1.SentSignal
-	25, // 12: errand.actor.v1.Packet.deliver:type_name -> errand.actor.v1.Deliver
-	26, // 13: errand.actor.v1.Packet.taken:type_name -> errand.actor.v1.Taken
-	27, // 14: errand.actor.v1.Packet.reply:type_name -> errand.actor.v1.Reply
-	15, // [15:15] is the sub-list for method output_type
-	15, // [15:15] is the sub-list for method input_type
-	15, // [15:15] is the sub-list for extension type_name
-	15, // [15:15] is the sub-list for extension extendee
-	0,  // [0:15] is the sub-list for field type_name
+	30, // 0: errand.actor.v1.Reserved.permanent_reason:type_name -> errand.record.v1.Reason
+	31, // 1: errand.actor.v1.Start.assignment:type_name -> errand.record.v1.Assignment
+	32, // 2: errand.actor.v1.Stop.desired:type_name -> errand.record.v1.Desired
+	30, // 3: errand.actor.v1.Stop.reason:type_name -> errand.record.v1.Reason
+	33, // 4: errand.actor.v1.Voided.void:type_name -> errand.record.v1.Void
+	34, // 5: errand.actor.v1.Exited.exit:type_name -> errand.record.v1.Exit
+	2,  // 6: errand.actor.v1.Canceled.outcome:type_name -> errand.actor.v1.Canceled.Outcome
+	20, // 7: errand.actor.v1.Explained.refusals:type_name -> errand.actor.v1.Refusal
+	24, // 8: errand.actor.v1.Described.placement:type_name -> errand.actor.v1.PlacementStep
+	25, // 9: errand.actor.v1.Described.quarantined:type_name -> errand.actor.v1.QuarantinedThing
+	23, // 10: errand.actor.v1.Described.accounts:type_name -> errand.actor.v1.SandboxAccount
+	0,  // 11: errand.actor.v1.SandboxAccount.use:type_name -> errand.actor.v1.SandboxUse
+	1,  // 12: errand.actor.v1.PlacementStep.step:type_name -> errand.actor.v1.Step
+	35, // 13: errand.actor.v1.PlacementStep.signals:type_name -> errand.record.v1.SentSignal
+	27, // 14: errand.actor.v1.Packet.deliver:type_name -> errand.actor.v1.Deliver
+	28, // 15: errand.actor.v1.Packet.taken:type_name -> errand.actor.v1.Taken
+	29, // 16: errand.actor.v1.Packet.reply:type_name -> errand.actor.v1.Reply
+	17, // [17:17] is the sub-list for method output_type
+	17, // [17:17] is the sub-list for method input_type
+	17, // [17:17] is the sub-list for extension type_name
+	17, // [17:17] is the sub-list for extension extendee
+	0,  // [0:17] is the sub-list for field type_name
 }
 
 func init() { file_errand_actor_v1_actor_proto_init() }
@@ -2378,7 +2582,7 @@ func file_errand_actor_v1_actor_proto_init() {
 		return
 	}
 	file_errand_actor_v1_actor_proto_msgTypes[1].OneofWrappers = []any{}
-	file_errand_actor_v1_actor_proto_msgTypes[22].OneofWrappers = []any{
+	file_errand_actor_v1_actor_proto_msgTypes[23].OneofWrappers = []any{
 		(*Packet_Deliver)(nil),
 		(*Packet_Taken)(nil),
 		(*Packet_Reply)(nil),
@@ -2388,8 +2592,8 @@ func file_errand_actor_v1_actor_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_errand_actor_v1_actor_proto_rawDesc), len(file_errand_actor_v1_actor_proto_rawDesc)),
-			NumEnums:      2,
-			NumMessages:   26,
+			NumEnums:      3,
+			NumMessages:   27,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -37,12 +37,18 @@ const (
 	NodeServiceListProcedure = "/errand.v1.NodeService/List"
 	// NodeServiceGetProcedure is the fully-qualified name of the NodeService's Get RPC.
 	NodeServiceGetProcedure = "/errand.v1.NodeService/Get"
+	// NodeServiceCheckProcedure is the fully-qualified name of the NodeService's Check RPC.
+	NodeServiceCheckProcedure = "/errand.v1.NodeService/Check"
 )
 
 // NodeServiceClient is a client for the errand.v1.NodeService service.
 type NodeServiceClient interface {
 	List(context.Context, *v1.ListNodesRequest) (*v1.ListNodesResponse, error)
 	Get(context.Context, *v1.GetNodeRequest) (*v1.GetNodeResponse, error)
+	// Check looks for what is left on the machine of the node that answers: all that
+	// sandboxes have there and that no run accounts for. It changes nothing, and takes
+	// some seconds where there is something.
+	Check(context.Context, *v1.CheckNodeRequest) (*v1.CheckNodeResponse, error)
 }
 
 // NewNodeServiceClient constructs a client for the errand.v1.NodeService service. By default, it
@@ -68,13 +74,20 @@ func NewNodeServiceClient(httpClient connect.HTTPClient, baseURL string, opts ..
 			connect.WithSchema(nodeServiceMethods.ByName("Get")),
 			connect.WithClientOptions(opts...),
 		),
+		check: connect.NewClient[v1.CheckNodeRequest, v1.CheckNodeResponse](
+			httpClient,
+			baseURL+NodeServiceCheckProcedure,
+			connect.WithSchema(nodeServiceMethods.ByName("Check")),
+			connect.WithClientOptions(opts...),
+		),
 	}
 }
 
 // nodeServiceClient implements NodeServiceClient.
 type nodeServiceClient struct {
-	list *connect.Client[v1.ListNodesRequest, v1.ListNodesResponse]
-	get  *connect.Client[v1.GetNodeRequest, v1.GetNodeResponse]
+	list  *connect.Client[v1.ListNodesRequest, v1.ListNodesResponse]
+	get   *connect.Client[v1.GetNodeRequest, v1.GetNodeResponse]
+	check *connect.Client[v1.CheckNodeRequest, v1.CheckNodeResponse]
 }
 
 // List calls errand.v1.NodeService.List.
@@ -95,10 +108,23 @@ func (c *nodeServiceClient) Get(ctx context.Context, req *v1.GetNodeRequest) (*v
 	return nil, err
 }
 
+// Check calls errand.v1.NodeService.Check.
+func (c *nodeServiceClient) Check(ctx context.Context, req *v1.CheckNodeRequest) (*v1.CheckNodeResponse, error) {
+	response, err := c.check.CallUnary(ctx, connect.NewRequest(req))
+	if response != nil {
+		return response.Msg, err
+	}
+	return nil, err
+}
+
 // NodeServiceHandler is an implementation of the errand.v1.NodeService service.
 type NodeServiceHandler interface {
 	List(context.Context, *v1.ListNodesRequest) (*v1.ListNodesResponse, error)
 	Get(context.Context, *v1.GetNodeRequest) (*v1.GetNodeResponse, error)
+	// Check looks for what is left on the machine of the node that answers: all that
+	// sandboxes have there and that no run accounts for. It changes nothing, and takes
+	// some seconds where there is something.
+	Check(context.Context, *v1.CheckNodeRequest) (*v1.CheckNodeResponse, error)
 }
 
 // NewNodeServiceHandler builds an HTTP handler from the service implementation. It returns the path
@@ -120,12 +146,20 @@ func NewNodeServiceHandler(svc NodeServiceHandler, opts ...connect.HandlerOption
 		connect.WithSchema(nodeServiceMethods.ByName("Get")),
 		connect.WithHandlerOptions(opts...),
 	)
+	nodeServiceCheckHandler := connect.NewUnaryHandlerSimple(
+		NodeServiceCheckProcedure,
+		svc.Check,
+		connect.WithSchema(nodeServiceMethods.ByName("Check")),
+		connect.WithHandlerOptions(opts...),
+	)
 	return "/errand.v1.NodeService/", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
 		case NodeServiceListProcedure:
 			nodeServiceListHandler.ServeHTTP(w, r)
 		case NodeServiceGetProcedure:
 			nodeServiceGetHandler.ServeHTTP(w, r)
+		case NodeServiceCheckProcedure:
+			nodeServiceCheckHandler.ServeHTTP(w, r)
 		default:
 			http.NotFound(w, r)
 		}
@@ -141,4 +175,8 @@ func (UnimplementedNodeServiceHandler) List(context.Context, *v1.ListNodesReques
 
 func (UnimplementedNodeServiceHandler) Get(context.Context, *v1.GetNodeRequest) (*v1.GetNodeResponse, error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("errand.v1.NodeService.Get is not implemented"))
+}
+
+func (UnimplementedNodeServiceHandler) Check(context.Context, *v1.CheckNodeRequest) (*v1.CheckNodeResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("errand.v1.NodeService.Check is not implemented"))
 }

@@ -61,6 +61,15 @@ func places(dir string) paths {
 	return p
 }
 
+// At returns the places of the private containerd that a directory is of, running or not;
+// ok is false where none has ever been. What a caller compares with the command lines of
+// shims has to be as it was given to Start: absolute.
+func At(dir string) (address, stateDir, rootDir string, ok bool) {
+	p := places(dir)
+	_, err := os.Stat(p.config)
+	return p.socket, p.state, p.root, err == nil
+}
+
 // disabledPlugins are those that a node never uses. A version of containerd that
 // lacks one ignores its name.
 var disabledPlugins = []string{

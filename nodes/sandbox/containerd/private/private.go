@@ -161,6 +161,9 @@ func (d *Daemon) Address() string { return d.paths.socket }
 // StateDir is its directory of what runs.
 func (d *Daemon) StateDir() string { return d.paths.state }
 
+// RootDir is its directory of what stays.
+func (d *Daemon) RootDir() string { return d.paths.root }
+
 // LogPath is the file with containerd's own log.
 func (d *Daemon) LogPath() string { return d.paths.log }
 
