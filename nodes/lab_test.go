@@ -1,7 +1,6 @@
 package nodes
 
 import (
-	"crypto/sha256"
 	"errors"
 	"maps"
 	"slices"
@@ -80,32 +79,6 @@ func (s *labStore) apply(txn records.Txn) (records.Result, []records.Event) {
 	}
 	result.Revision = s.revision
 	return result, events
-}
-
-// labBox is a sandbox that survives the node's process.
-type labBox struct {
-	run                string
-	attempt, placement int32
-	starts             int
-	state              sandbox.State
-	exit               sandbox.Exit
-	// alive is the main process and whatever it has left behind.
-	alive bool
-	// deaf boxes go on when they get TERM.
-	deaf bool
-	// token and hash are what it carries.
-	token, hash []byte
-	// trace boxes are only traces of one; stuck ones can not be removed.
-	trace, stuck bool
-}
-
-// strayBox is a sandbox of a run with a spec that was made by somebody whom no journal
-// remembers.
-func strayBox(run string, spec *recordv1.Spec) *labBox {
-	hash := sha256.Sum256(records.Encode(spec))
-	return &labBox{
-		run: run, attempt: 1, placement: 1, state: sandbox.StateRunning, alive: true, token: []byte("a token"), hash: hash[:],
-	}
 }
 
 // lab is the world of one machine: what is durable, what is on its way, and what
