@@ -33,7 +33,9 @@ func adoption(ctx context.Context, s sizes) ([]row, error) {
 	} {
 		d, err := startDaemon(ctx, of.flags...)
 		if err != nil {
-			rows = append(rows, row{What: fmt.Sprintf("%d sandboxes adopted, %s driver", adopted, of.driver), Unit: "ms", Note: err.Error()})
+			r := row{What: fmt.Sprintf("%d sandboxes adopted, %s driver", adopted, of.driver), Unit: "ms"}
+			r.fail(err)
+			rows = append(rows, r)
 			continue
 		}
 		spec := &errandv1.RunSpec{Driver: of.driver, Image: of.image, Command: []string{"/bin/sleep", "3600"}}
@@ -53,10 +55,15 @@ func (d *benchDaemon) adoption(ctx context.Context, s sizes, spec *errandv1.RunS
 		}
 	}
 	ids := make([]string, adopted)
-	defer func() { err = errors.Join(err, d.endAll(ctx, ids)) }()
+	defer func() {
+		clearing, cancel := clearingUp(ctx)
+		defer cancel()
+		err = errors.Join(err, d.endAll(clearing, ids))
+	}()
 	var next atomic.Int64
 	if _, err := driveWhile(ctx, adoptionSubmitters, counted(adopted), func(ctx context.Context, _ int) error {
-		created, err := d.Runs.Create(ctx, &errandv1.CreateRunRequest{Spec: spec})
+		// Not to be interrupted: what has no id here could not be ended.
+		created, err := d.Runs.Create(context.WithoutCancel(ctx), &errandv1.CreateRunRequest{Spec: spec})
 		if err != nil {
 			return fmt.Errorf("create: %w", err)
 		}

@@ -32,7 +32,8 @@ func containers(ctx context.Context, s sizes) ([]row, error) {
 	alike := row{What: "the same, isolated alike and with output to a file", Unit: "x", Bar: atLeast(0.9)}
 	d, err := startDaemon(ctx, "--drivers", "containerd", "--containerd", "private")
 	if err != nil {
-		bare.Note, alike.Note = err.Error(), err.Error()
+		bare.fail(err)
+		alike.fail(err)
 		return []row{bare, alike}, nil
 	}
 	err = d.containersInTurn(ctx, s, &perSecond, &bare, &alike)
@@ -142,13 +143,23 @@ func (p *plain) once(ctx context.Context, id string, output cio.Creator, options
 	if err != nil {
 		return fmt.Errorf("plain container: %w", err)
 	}
-	defer func() { err = errors.Join(err, container.Delete(ctx, client.WithSnapshotCleanup)) }()
+	defer func() {
+		clearing, cancel := clearingUp(ctx)
+		defer cancel()
+		err = errors.Join(err, container.Delete(clearing, client.WithSnapshotCleanup))
+	}()
 	task, err := container.NewTask(ctx, output)
 	if err != nil {
 		return fmt.Errorf("plain task: %w", err)
 	}
 	defer func() {
-		_, deleteErr := task.Delete(ctx)
+		clearing, cancel := clearingUp(ctx)
+		defer cancel()
+		var kill []client.ProcessDeleteOpts
+		if ctx.Err() != nil { // else it has ended, and this would be calls that nobody needs
+			kill = append(kill, client.WithProcessKill)
+		}
+		_, deleteErr := task.Delete(clearing, kill...)
 		err = errors.Join(err, deleteErr)
 	}()
 	exited, err := task.Wait(ctx)

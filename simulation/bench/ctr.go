@@ -20,7 +20,7 @@ func againstCtr(ctx context.Context, s sizes) ([]row, error) {
 	}
 	d, err := startDaemon(ctx, "--drivers", "containerd", "--containerd", "private")
 	if err != nil {
-		r.Note = err.Error()
+		r.fail(err)
 		return []row{r}, nil
 	}
 	err = d.alternate(ctx, s.pairs, &r)
@@ -64,17 +64,17 @@ func (d *benchDaemon) alternate(ctx context.Context, pairs int, r *row) error {
 	}
 	var ours, theirs []float64
 	for i := range pairs + 2 {
-		a, err := timed(ctx, d.errand("run", "busybox", "--", "/bin/true"))
-		if err != nil {
-			return err
-		}
-		b, err := timed(ctx, ctr("run", "--rm", busybox, fmt.Sprintf("bench-%d", i), "/bin/true"))
-		if err != nil {
-			return err
+		commands := [2][]string{d.errand("run", "busybox", "--", "/bin/true"), ctr("run", "--rm", busybox, fmt.Sprintf("bench-%d", i), "/bin/true")}
+		var took [2]time.Duration
+		for turn := range commands {
+			side := (turn + i) % 2 // who comes first differs from pair to pair
+			if took[side], err = timed(ctx, commands[side]); err != nil {
+				return err
+			}
 		}
 		if i >= 2 { // the first pairs warm caches on both sides
-			ours, theirs = append(ours, milliseconds(a)), append(theirs, milliseconds(b))
-			r.Values = append(r.Values, a.Seconds()/b.Seconds())
+			ours, theirs = append(ours, milliseconds(took[0])), append(theirs, milliseconds(took[1]))
+			r.Values = append(r.Values, took[0].Seconds()/took[1].Seconds())
 		}
 	}
 	r.Note = fmt.Sprintf("%d pairs; medians %.1f ms against %.1f ms", pairs, median(ours), median(theirs))

@@ -37,7 +37,9 @@ func startBinary(ctx context.Context, binary string, flags ...string) (*benchDae
 func (d *benchDaemon) start(ctx context.Context, flags ...string) (err error) {
 	d.Daemon, err = daemon.Start(ctx, daemon.Options{
 		Binary: d.binary, Data: filepath.Join(d.dir, "data"), Stderr: os.Stderr,
-		Flags: append([]string{"--dev", "--log-level", "error"}, flags...),
+		// A terminal's Ctrl-C must leave it what ends its sandboxes.
+		OwnGroup: true,
+		Flags:    append([]string{"--dev", "--log-level", "error"}, flags...),
 	})
 	return err
 }
@@ -57,6 +59,14 @@ func (d *benchDaemon) stop() error {
 		err = d.Stop()
 	}
 	return errors.Join(err, os.RemoveAll(d.dir))
+}
+
+// clearingMax is how long it may take to end what an interrupted measurement has running.
+const clearingMax = time.Minute
+
+// clearingUp is a context for ending what was begun in another, which may be over.
+func clearingUp(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(context.WithoutCancel(ctx), clearingMax)
 }
 
 // processor is what the machine's processors have done since its boot.

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"fmt"
 	"os/exec"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -111,12 +110,7 @@ func wantFigures(t *testing.T, rows []row, err error, rounds int, name string) {
 // Our own node beside our own node: both go the way of a peer.
 func TestOurNodeIsAPeerLikeAnyOther(t *testing.T) {
 	t.Parallel()
-	binary := filepath.Join(t.TempDir(), "errand-node")
-	build := exec.Command("go", "build", "-race", "-o", binary, "./cmd/node")
-	build.Dir = filepath.Join("..", "..")
-	if output, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("build errand-node: %v\n%s", err, output)
-	}
+	binary := builtNode(t)
 	r := rivalry{ours: oursPeer(binary), theirs: oursPeer(binary), rounds: 1, commands: 20, patience: steady}
 	rows, err := r.measure(t.Context())
 	wantFigures(t, rows, err, r.rounds, "errand")

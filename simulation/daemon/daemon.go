@@ -42,6 +42,9 @@ type Options struct {
 	Listen string
 	// Stderr receives its log.
 	Stderr io.Writer
+	// OwnGroup puts it into a process group of its own, where what a terminal sends to who
+	// starts it does not reach it.
+	OwnGroup bool
 }
 
 // Daemon is one running errand-node. Its methods are for one goroutine.
@@ -69,6 +72,7 @@ func Start(ctx context.Context, o Options) (*Daemon, error) {
 	args := append([]string{"--data", o.Data, "--listen", o.Listen}, o.Flags...)
 	d := &Daemon{command: exec.Command(o.Binary, args...), ended: make(chan error, 1)}
 	d.command.Stderr = o.Stderr
+	d.command.SysProcAttr = &syscall.SysProcAttr{Setpgid: o.OwnGroup}
 	output, err := d.command.StdoutPipe()
 	if err != nil {
 		return nil, err
