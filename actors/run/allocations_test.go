@@ -20,12 +20,12 @@ var lifeAllocations = []struct {
 	want uint64
 }{
 	{"activated", 4},
-	{"told of the creation: a node is asked", 18},
-	{"reserved: the placement is sent", 39},
+	{"told of the creation: a node is asked", 17},
+	{"reserved: the placement is sent", 30},
 	{"placed: the node is told", 10},
-	{"started: is sent", 26},
+	{"started: is sent", 21},
 	{"running", 0},
-	{"exited: is sent", 38},
+	{"exited: is sent", 30},
 	{"ended: the node is told", 11},
 }
 

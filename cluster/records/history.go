@@ -9,6 +9,8 @@ import (
 // EndedMsMax is the highest time that the 13 digits of a history key hold.
 const EndedMsMax = 9_999_999_999_999
 
+const historyDigits = 13
+
 // historyBackward begins the time of a key that counts it down. It sorts before every
 // digit, and so before the keys that count up.
 const historyBackward = "-"
@@ -17,7 +19,13 @@ const historyBackward = "-"
 // until EndedMsMax, so that the keys go from the last end to the first: etcd reads a
 // range from its beginning only, and what is looked at is nearly always the newest.
 func (k Keys) History(run, app string, class HistoryClass, endedMs int64) string {
-	return k.HistoryOfApp(app, class) + historyBackward + fmt.Sprintf("%013d/", EndedMsMax-clampEnded(endedMs)) + run
+	var digits [historyDigits]byte
+	left := EndedMsMax - clampEnded(endedMs)
+	for i := range digits {
+		digits[historyDigits-1-i] = byte('0' + left%10)
+		left /= 10
+	}
+	return k.HistoryOfApp(app, class) + historyBackward + string(digits[:]) + "/" + run
 }
 
 // HistoryForward is the key as it was before History counted down: a store may hold
@@ -40,7 +48,7 @@ func ParseHistory(key string) (endedMs int64, run string, err error) {
 	_, when := cutLast(rest)
 	digits, backward := strings.CutPrefix(when, historyBackward)
 	endedMs, err = strconv.ParseInt(digits, 10, 64)
-	if err != nil || endedMs < 0 || endedMs > EndedMsMax || len(digits) != 13 {
+	if err != nil || endedMs < 0 || endedMs > EndedMsMax || len(digits) != historyDigits {
 		return 0, "", Errorf(ClassInternal, "history key %s holds no time", key)
 	}
 	if backward {

@@ -26,17 +26,23 @@ const (
 func (k Keys) Cluster() string { return k.Root + "meta/cluster" }
 
 func (k Keys) inShard(kind, app string) string {
-	return k.Root + kind + "/" + strconv.Itoa(int(ShardOf(app, k.Shards))) + "/"
+	return k.shard(kind, ShardOf(app, k.Shards))
+}
+
+// ofRun is the key of a run among those of a kind. A run's transactions are made of many
+// of them: each is one text, joined once.
+func (k Keys) ofRun(kind, run string) string {
+	return k.Root + kind + "/" + strconv.Itoa(int(ShardOf(appOf(run), k.Shards))) + "/" + run
 }
 
 // Run is the key of a run's record. The id must be one (AppOfRun).
-func (k Keys) Run(run string) string { return k.inShard("runs", appOf(run)) + run }
+func (k Keys) Run(run string) string { return k.ofRun("runs", run) }
 
 // Live is the key that exists while the run is not terminal.
-func (k Keys) Live(run string) string { return k.inShard("live", appOf(run)) + run }
+func (k Keys) Live(run string) string { return k.ofRun("live", run) }
 
 // Gone is the tombstone of a deleted run.
-func (k Keys) Gone(run string) string { return k.inShard("gone", appOf(run)) + run }
+func (k Keys) Gone(run string) string { return k.ofRun("gone", run) }
 
 // RunsOfApp is the prefix of the ids of one kind ("r", "k" or "t") in an app.
 func (k Keys) RunsOfApp(kind, app string) string {

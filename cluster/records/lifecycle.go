@@ -26,13 +26,12 @@ func Read(ops ...Op) Txn { return Txn{Then: ops} }
 // Create records a run that must not exist nor have existed. Its Else answers
 // the record and the tombstone, in this order.
 func (k Keys) Create(run *recordv1.Run, nextWakeMs int64) Txn {
-	key := k.Run(run.GetId())
-	then := []Op{put(key, Encode(run)), k.putLive(run, nextWakeMs)}
+	key, gone := k.Run(run.GetId()), k.Gone(run.GetId())
 	return Txn{
 		Change: ChangeCreate,
-		If:     []Compare{absent(key), absent(k.Gone(run.GetId()))},
-		Then:   then,
-		Else:   []Op{Get(key), Get(k.Gone(run.GetId()))},
+		If:     []Compare{absent(key), absent(gone)},
+		Then:   []Op{put(key, Encode(run)), k.putLive(run, nextWakeMs)},
+		Else:   []Op{Get(key), Get(gone)},
 	}
 }
 
@@ -40,11 +39,12 @@ func (k Keys) Create(run *recordv1.Run, nextWakeMs int64) Txn {
 // Its Else answers the record, the node's session and its drain, in this order.
 func (k Keys) Place(run *recordv1.Run, mod, nextWakeMs int64, assignment *recordv1.Assignment) Txn {
 	node, id := run.GetPlacement().GetNode(), run.GetId()
+	key, session, drain, assigned := k.Run(id), k.Node(node), k.Drain(node), k.Assignment(node, id)
 	conditions := []Compare{
-		unchanged(k.Run(id), mod),
-		{Key: k.Node(node), Target: TargetCreate, Relation: Equal, Operand: assignment.GetSession()},
-		absent(k.Drain(node)),
-		absent(k.Assignment(node, id)),
+		unchanged(key, mod),
+		{Key: session, Target: TargetCreate, Relation: Equal, Operand: assignment.GetSession()},
+		absent(drain),
+		absent(assigned),
 	}
 	for _, gate := range run.GetGates() {
 		conditions = append(conditions, Compare{Key: k.Slot(gate, id), Target: TargetCreate, Relation: NotEqual})
@@ -52,8 +52,8 @@ func (k Keys) Place(run *recordv1.Run, mod, nextWakeMs int64, assignment *record
 	return Txn{
 		Change: ChangePlace,
 		If:     conditions,
-		Then:   []Op{put(k.Run(id), Encode(run)), k.putLive(run, nextWakeMs), put(k.Assignment(node, id), Encode(assignment))},
-		Else:   []Op{Get(k.Run(id)), Get(k.Node(node)), Get(k.Drain(node))},
+		Then:   []Op{put(key, Encode(run)), k.putLive(run, nextWakeMs), put(assigned, Encode(assignment))},
+		Else:   []Op{Get(key), Get(session), Get(drain)},
 	}
 }
 
@@ -86,7 +86,8 @@ func (k Keys) Wish(run *recordv1.Run, mod, nextWakeMs int64, node string, assign
 // G5). The node is where it was placed, empty if it was not.
 func (k Keys) End(run *recordv1.Run, mod int64, node string) Txn {
 	id := run.GetId()
-	then := []Op{put(k.Run(id), Encode(run)), del(k.Live(id))}
+	const mostEnds = 4 // of a run without gates and task
+	then := append(make([]Op, 0, mostEnds), put(k.Run(id), Encode(run)), del(k.Live(id)))
 	if node != "" {
 		then = append(then, del(k.Assignment(node, id)))
 	}
@@ -134,5 +135,6 @@ func (k Keys) change(name Change, run *recordv1.Run, mod int64, then []Op) Txn {
 	if mod <= 0 {
 		panic("records: a change of run " + run.GetId() + " without the revision that was read")
 	}
-	return Txn{Change: name, If: []Compare{unchanged(k.Run(run.GetId()), mod)}, Then: then, Else: []Op{Get(k.Run(run.GetId()))}}
+	key := k.Run(run.GetId())
+	return Txn{Change: name, If: []Compare{unchanged(key, mod)}, Then: then, Else: []Op{Get(key)}}
 }

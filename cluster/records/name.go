@@ -71,8 +71,15 @@ func AppOfRun(run string) (string, error) {
 			return "", fmt.Errorf("%q is not a run id", run)
 		}
 	}
-	wantDots := map[string]int{"r": 0, "k": 0, "t": 1}
-	if want, known := wantDots[kind]; !known || dots != want {
+	wantDots := 0
+	switch kind {
+	case "r", "k":
+	case "t":
+		wantDots = 1
+	default:
+		wantDots = -1
+	}
+	if dots != wantDots {
 		return "", fmt.Errorf("%q is not a run id", run)
 	}
 	return app, nil
