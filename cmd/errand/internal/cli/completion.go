@@ -37,7 +37,7 @@ func (a *app) completeRun(wanted func(errandv1.Status) bool) cobra.CompletionFun
 		}
 		ctx, cancel := context.WithTimeout(ctx, completionTimeout)
 		defer cancel()
-		runs, err := a.list(ctx, c, &errandv1.ListRunsRequest{}, completionRuns)
+		runs, err := a.list(ctx, c, &errandv1.ListRunsRequest{}, completionRuns, time.Time{})
 		if err != nil {
 			return nil, cobra.ShellCompDirectiveNoFileComp
 		}

@@ -26,6 +26,7 @@ type runsFlags struct {
 	statuses []string
 	name     string
 	labels   []string
+	since    string
 	limit    int
 	quiet    bool
 	watch    bool
@@ -44,6 +45,7 @@ node that restarts meanwhile costs no change; where the changes of a longer abse
 not be told any more, the runs that have changed are listed.`,
 		Example: `  errand runs --app shop --status FAILED --limit 10
   errand runs --label commit=4f1c2a9
+  errand runs --since 24h --status FAILED,TIMED_OUT
   errand runs -q --status RUNNING | xargs errand cancel
   errand runs --watch --app shop -o json | jq -c '[.id, .status]'`,
 		Args:              noArguments,
@@ -57,6 +59,7 @@ not be told any more, the runs that have changed are listed.`,
 	f.StringSliceVar(&flags.statuses, "status", nil, "only runs with this status, as in RUNNING or FAILED,TIMED_OUT")
 	f.StringVar(&flags.name, "name", "", "only runs with this name")
 	f.StringArrayVarP(&flags.labels, "label", "l", nil, "only runs with this label: KEY=VALUE")
+	f.StringVar(&flags.since, "since", "", "only runs that go on or have ended since: 24h (ago) or a time in RFC 3339")
 	f.IntVar(&flags.limit, "limit", runsLimit, "at most this many; 0 means all")
 	f.BoolVarP(&flags.quiet, "quiet", "q", false, "print only ids")
 	f.BoolVarP(&flags.watch, "watch", "w", false, "go on and show each change")
@@ -80,6 +83,16 @@ func (a *app) listRuns(ctx context.Context, flags runsFlags) error {
 		}
 		request.Statuses = append(request.Statuses, errandv1.Status(status))
 	}
+	var since time.Time
+	switch {
+	case flags.since == "":
+	case flags.watch:
+		return usage("--since and --watch do not go together: --watch begins with what is there and shows what changes from now on")
+	default:
+		if since, err = parseSince(a.now(), flags.since); err != nil {
+			return err
+		}
+	}
 	c, err := a.connect()
 	if err != nil {
 		return err
@@ -87,7 +100,7 @@ func (a *app) listRuns(ctx context.Context, flags runsFlags) error {
 	if flags.watch {
 		return a.watchRuns(ctx, c, request, flags)
 	}
-	runs, err := a.list(ctx, c, request, flags.limit)
+	runs, err := a.list(ctx, c, request, flags.limit, since)
 	if err != nil {
 		return err
 	}
@@ -99,9 +112,10 @@ func (a *app) listRuns(ctx context.Context, flags runsFlags) error {
 	})
 }
 
-// list reads pages until the limit, 0 for none. With a limit it does not go through all
-// of a long history for a few runs that pass the filters.
-func (a *app) list(ctx context.Context, c *connection, request *errandv1.ListRunsRequest, limit int) ([]*errandv1.Run, error) {
+// list reads pages until the limit, 0 for none, or until runs that have ended before
+// since, the zero time for none. With a limit it does not go through all of a long
+// history for a few runs that pass the filters.
+func (a *app) list(ctx context.Context, c *connection, request *errandv1.ListRunsRequest, limit int, since time.Time) ([]*errandv1.Run, error) {
 	request = proto.CloneOf(request)
 	var runs []*errandv1.Run
 	for examined := int64(0); ; {
@@ -113,17 +127,34 @@ func (a *app) list(ctx context.Context, c *connection, request *errandv1.ListRun
 		if err != nil {
 			return nil, c.explain(err)
 		}
-		runs = append(runs, page.GetRuns()...)
+		found, past := endedSince(page, since)
+		runs = append(runs, found...)
 		examined += page.GetExamined()
 		request.PageToken = page.GetNextPageToken()
 		switch {
-		case request.GetPageToken() == "", limit > 0 && len(runs) >= limit:
+		case past, request.GetPageToken() == "", limit > 0 && len(runs) >= limit:
 			return runs, nil
 		case limit > 0 && examined >= examinedMax:
 			a.note("looked at the newest %d runs%s for those asked for; '--limit 0' looks at all", examined, backTo(page))
 			return runs, nil
 		}
 	}
+}
+
+// endedSince are the runs of a page that go on, or have ended since then. past tells that
+// all that follow have ended before.
+func endedSince(page *errandv1.ListRunsResponse, since time.Time) (runs []*errandv1.Run, past bool) {
+	if since.IsZero() {
+		return page.GetRuns(), false
+	}
+	past = page.GetExaminedBackTo() != nil && page.GetExaminedBackTo().AsTime().Before(since)
+	for _, run := range page.GetRuns() {
+		if run.GetEndedAt() != nil && run.GetEndedAt().AsTime().Before(since) {
+			return runs, true // the last one that ended comes first
+		}
+		runs = append(runs, run)
+	}
+	return runs, past
 }
 
 // backTo says how far a list has come.

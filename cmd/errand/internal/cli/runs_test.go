@@ -226,6 +226,39 @@ func TestRunsListsIDsOverManyPages(t *testing.T) {
 	}
 }
 
+func TestRunsSinceAreThoseThatGoOnOrEndedSinceAndNoMorePagesAreRead(t *testing.T) {
+	pages := 0
+	s := startFake(t, func(s *fakeapi.Server) {
+		s.PageMax = 2
+		s.Cut = func(procedure string) int {
+			if procedure == errandv1connect.RunServiceListProcedure {
+				pages++
+			}
+			return -1
+		}
+	})
+	for age := 20; age > 0; age-- { // the last one that ended is listed first
+		s.Add(&errandv1.Run{Id: fmt.Sprintf("r.a.ended%02d", age), Status: errandv1.Status_STATUS_FAILED, CreatedAt: before(100 * time.Hour), EndedAt: before(time.Duration(age) * time.Hour)})
+	}
+	s.Add(&errandv1.Run{Id: "r.a.going", Status: errandv1.Status_STATUS_RUNNING, CreatedAt: before(100 * time.Hour)})
+	i := newInvocation(t, s.URL())
+	i.now = goldenNow
+	for args, want := range map[string]string{
+		"--since 2h30m":                "r.a.going\nr.a.ended01\nr.a.ended02\n",
+		"--since 2026-03-01T10:30:00Z": "r.a.going\nr.a.ended01\n",
+		"--since 1m --status FAILED":   "",
+		"--since 4h --limit 2":         "r.a.going\nr.a.ended01\n",
+	} {
+		pages = 0
+		i.run(append([]string{"runs", "-q"}, strings.Fields(args)...)...).want(t, 0, want, "")
+		if pages > 2 {
+			t.Errorf("%s: %d pages were read", args, pages)
+		}
+	}
+	i.run("runs", "--since", "yesterday").wantError(t, ExitUsage, "--since", "10m")
+	i.run("runs", "--since", "1h", "--watch").wantError(t, ExitUsage, "--since and --watch")
+}
+
 func TestEmptyListsAreArrays(t *testing.T) {
 	s := startFake(t, nil)
 	i := newInvocation(t, s.URL())
