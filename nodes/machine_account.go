@@ -41,7 +41,7 @@ func (m *Machine) account(ids []string) []*actorv1.SandboxAccount {
 			if !o.mayHaveRun() || o.removes > 0 {
 				account.Use = actorv1.SandboxUse_SANDBOX_USE_ENDED
 			}
-		} else if p := m.placements[id]; p != nil {
+		} else if p := m.find(id); p != nil {
 			account.Run, account.Attempt, account.Use = p.key.Run, p.key.Attempt, actorv1.SandboxUse_SANDBOX_USE_RUN
 			switch {
 			case p.tornDown:

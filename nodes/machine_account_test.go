@@ -96,7 +96,7 @@ func TestTraceIsNoSurvivor(t *testing.T) {
 	if len(s.machine.orphans) > 0 {
 		t.Errorf("in quarantine: %v", s.machine.orphans)
 	}
-	if p := s.machine.placements[id]; p != nil && !p.ended() {
+	if p := s.machine.find(id); p != nil && !p.ended() {
 		t.Errorf("it is adopted: %+v", p)
 	}
 }
