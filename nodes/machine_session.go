@@ -34,7 +34,7 @@ func (m *Machine) registerTry(try int) {
 func (m *Machine) registerAgain(try int, err error) {
 	if err != nil {
 		m.trouble = err.Error()
-		m.log(actors.LogWarn, "registration is tried again", "error", err.Error())
+		m.warn(try, "registration is tried again", "error", err.Error())
 	}
 	m.after("register", backoff(try), func() { m.registerTry(try + 1) })
 }

@@ -23,6 +23,8 @@ import (
 const (
 	// accountsBytesMax bounds what is read of an image's passwd and group files.
 	accountsBytesMax = 1 << 20
+	// usersMax bounds how many users are known without a look at their images.
+	usersMax = 4096
 	// UserBytesMax bounds the text that names a user.
 	UserBytesMax = 256
 )
@@ -63,6 +65,10 @@ func (d *Driver) accountOf(id, words string, image images.Details, mounts []moun
 	}
 	if unknown != nil {
 		return account{}, sandbox.Permanentf(recordv1.Reason_REASON_START_ERROR, "user %q is unknown in image %s", words, image.Name)
+	}
+	if d.usersKnown.Add(1) > usersMax {
+		d.users.Clear()
+		d.usersKnown.Store(1)
 	}
 	d.users.Store(key, found)
 	return found, nil
@@ -173,6 +179,10 @@ func readAccounts(root *os.Root, name string) (io.Reader, error) {
 		return empty, nil //nolint:nilerr // as if it were not there
 	}
 	defer file.Close()
+	// In a sandbox that runs it may have been put in the place of a file just now.
+	if info, err := file.Stat(); err != nil || !info.Mode().IsRegular() {
+		return empty, &unfitError{name, "is not a file"}
+	}
 	content, err := io.ReadAll(io.LimitReader(file, accountsBytesMax))
 	if err != nil {
 		return empty, &unfitError{name, "can not be read: " + sandbox.Cause(err)}

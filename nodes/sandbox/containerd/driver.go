@@ -10,6 +10,7 @@ import (
 	"runtime"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	tasks "github.com/containerd/containerd/api/services/tasks/v1"
@@ -106,7 +107,9 @@ type Driver struct {
 
 	template func() (*specs.Spec, error)
 	compiled compiled
-	users    sync.Map // userKey -> *account
+	users    sync.Map // userKey -> account, usersKnown of them at most
+	// usersKnown counts what was put into users since it was last empty.
+	usersKnown atomic.Int64
 	// turns bound the creations that go on after a pull.
 	turns  chan struct{}
 	exits  sync.Map // sandbox id -> sandbox.Exit, once it was judged

@@ -184,6 +184,38 @@ func TestSandboxWhoseImageIsStillLookedAtIsRemoved(t *testing.T) {
 	}
 }
 
+func TestNoMoreUsersAreRememberedThanTheirBound(t *testing.T) {
+	b := setUp(t)
+	defer b.finish()
+	image, err := b.d.store.Describe(within(t), testImage)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.d.usersKnown.Store(usersMax - 1)
+	b.d.users.Store(userKey{"chain", "somebody"}, account{})
+	spec := b.spec("true")
+	if err := b.d.makeDir(spec.ID, newNote(spec, "true")); err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := b.d.Remove(within(t), spec.ID); err != nil {
+			t.Error(err)
+		}
+	}()
+	mounts := []mount.Mount{{Type: "bind", Source: t.TempDir(), Options: []string{"rbind", "ro"}}}
+	for i, words := range []string{"17", "18"} {
+		if _, err := b.d.accountOf(spec.ID, words, image, mounts); err != nil {
+			t.Fatal(err)
+		}
+		if _, ok := b.d.users.Load(userKey{"chain", "somebody"}); ok != (i == 0) {
+			t.Errorf("after user %s an earlier one is remembered: %t", words, ok)
+		}
+	}
+	if _, ok := b.d.users.Load(userKey{image.ChainID, "18"}); !ok {
+		t.Error("the last one is not remembered")
+	}
+}
+
 func TestReadOnlyShowsTheWritableLayerAboveTheOthers(t *testing.T) {
 	got := readOnly([]mount.Mount{{Type: "overlay", Source: "overlay", Options: []string{"index=off", "workdir=/w", "upperdir=/u", "lowerdir=/a:/b"}}})
 	want := []string{"index=off", "lowerdir=/u:/a:/b", "ro", "nodev", "noexec", "nosuid"}
