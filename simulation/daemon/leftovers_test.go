@@ -80,6 +80,10 @@ func (o onslaught) test(t *testing.T) {
 		t.Errorf("left over: %v, %v", found, err)
 		n.tellOf(t, found)
 	}
+	// The node says the same of itself.
+	if r := n.errand(t, "node", "check"); (r.code == 0) != (len(found) == 0) {
+		t.Errorf("left over: %d things; node check gave %+v", len(found), r)
+	}
 	t.Logf("seed %d: %d runs in %s, %d of unknown start; the daemon was killed %d times, containerd %d times; left over %s later: %d",
 		seed, len(ended), took.Round(time.Second), unsure, daemons, containerds, time.Since(began).Round(time.Millisecond), len(found))
 }

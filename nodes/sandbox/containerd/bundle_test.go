@@ -58,3 +58,42 @@ func TestBundleThatContainerdHasForgottenIsRemoved(t *testing.T) {
 		t.Errorf("what was mounted was removed: %v", err)
 	}
 }
+
+// A containerd that was killed while it removed the directory of a task can not remove
+// another one of the same task, and does not say so.
+func TestBundleWhoseRemovalWasCutShortIsRemoved(t *testing.T) {
+	b, daemon := setUpAlone(t)
+	defer b.finish()
+	b.d.config.StateDir, b.d.config.RootDir = daemon.StateDir(), daemon.RootDir()
+	spec := b.spec("sleep", "3600")
+	b.start(spec)
+	cut := filepath.Join(daemon.StateDir(), bundlesDir, testNamespace, hidden+spec.ID)
+	work := filepath.Join(daemon.RootDir(), bundlesDir, testNamespace, hidden+spec.ID)
+	for _, dir := range []string{cut, work} {
+		if err := errors.Join(os.Mkdir(dir, 0o700), os.WriteFile(filepath.Join(dir, "init.pid"), nil, 0o600)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := b.d.Kill(within(t), spec.ID); err != nil {
+		t.Fatal(err)
+	}
+	if err := b.d.Remove(within(t), spec.ID); err != nil {
+		t.Fatal(err)
+	}
+	for _, root := range []string{daemon.StateDir(), daemon.RootDir()} {
+		if left, err := os.ReadDir(filepath.Join(root, bundlesDir, testNamespace)); err != nil || len(left) > 0 {
+			t.Errorf("left over below %s: %v, %v", root, left, err)
+		}
+	}
+	// One that is found later, when nothing else is left, is a trace and goes too.
+	if err := os.Mkdir(cut, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	b.traceOf(spec.ID)
+	if err := b.d.Remove(within(t), spec.ID); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Lstat(cut); err == nil {
+		t.Errorf("left over: %s", cut)
+	}
+}

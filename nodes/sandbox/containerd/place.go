@@ -211,8 +211,9 @@ func (s *search) bundles() {
 	}
 	for _, dir := range dirs {
 		s.each(dir, func(name, path string) {
-			if s.isOurs(name) {
-				s.add(pathThing(sandbox.KindBundle, path, name))
+			id := strings.TrimPrefix(name, hidden)
+			if config, err := os.ReadFile(filepath.Join(path, "config.json")); s.isOurs(id) || err == nil && s.names(config) {
+				s.add(pathThing(sandbox.KindBundle, path, id))
 			}
 		})
 	}

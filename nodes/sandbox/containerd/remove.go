@@ -189,7 +189,8 @@ func (d *Driver) removeTask(ctx context.Context, id string) error {
 		last = d.deleteTask(ctx, id)
 		switch {
 		case last == nil:
-			return nil
+			// containerd says nothing of a directory that it could not remove.
+			return d.removeBundle(id)
 		case errdefs.IsUnavailable(last):
 			return filtered(last, "remove sandbox", id)
 		case errdefs.IsNotFound(last):
@@ -251,41 +252,51 @@ func (d *Driver) clearOrphans(ctx context.Context, id string) error {
 // exists tells whether there is anything of a sandbox among the files that are its own,
 // its shim's and its runtime's.
 func (d *Driver) exists(id string) bool {
-	for _, path := range []string{
-		d.dir(id),
-		filepath.Join(d.config.StateDir, bundlesDir, d.config.Namespace, id),
-		filepath.Join(runcRoot, d.config.Namespace, id),
-		filepath.Join(shimSocketDir, shimSocket(d.config.Address, d.config.Namespace, id)),
-	} {
-		if _, err := os.Lstat(path); err == nil {
-			return true
-		}
-	}
-	return false
+	paths := append(d.bundles(id), d.dir(id), filepath.Join(runcRoot, d.config.Namespace, id),
+		filepath.Join(shimSocketDir, shimSocket(d.config.Address, d.config.Namespace, id)))
+	return slices.ContainsFunc(paths, func(path string) bool {
+		_, err := os.Lstat(path)
+		return err == nil
+	})
 }
 
-// removeBundle removes the directory of a task that containerd has forgotten. One that is
-// killed while it clears up finds the directory again when it is back, and leaves it for
+// hidden begins the name of a task's directory while containerd removes it. One that is
+// killed meanwhile never comes back to it, and can remove no other directory of the same
+// task from then on.
+const hidden = "."
+
+// bundles are the directories that a task may have, those that are being removed first.
+func (d *Driver) bundles(id string) []string {
+	dir := filepath.Join(d.config.StateDir, bundlesDir, d.config.Namespace)
+	return []string{filepath.Join(dir, hidden+id), filepath.Join(dir, id)}
+}
+
+// removeBundle removes the directories of a task that containerd has forgotten. One that is
+// killed while it clears up finds a directory again when it is back, and leaves it for
 // ever once the container's record is gone.
 func (d *Driver) removeBundle(id string) error {
-	bundle := filepath.Join(d.config.StateDir, bundlesDir, d.config.Namespace, id)
-	if _, err := os.Lstat(bundle); err != nil {
-		return nil //nolint:nilerr // as it should be
+	var all error
+	for _, bundle := range d.bundles(id) {
+		if _, err := os.Lstat(bundle); err != nil {
+			continue // as it should be
+		}
+		// What is mounted there is the sandbox's own files: they go with its snapshot.
+		rootfs := filepath.Join(bundle, "rootfs")
+		err := unix.Unmount(rootfs, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW)
+		for err == nil {
+			err = unix.Unmount(rootfs, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW)
+		}
+		if !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOENT) {
+			all = errors.Join(all, fmt.Errorf("unmount %s: %w", rootfs, err))
+			continue
+		}
+		work, err := os.Readlink(filepath.Join(bundle, "work"))
+		if err == nil && filepath.Base(work) == id {
+			err = errors.Join(os.RemoveAll(work), os.RemoveAll(filepath.Join(filepath.Dir(work), hidden+id)))
+		}
+		all = errors.Join(all, ignoreAbsence(err), os.RemoveAll(bundle))
 	}
-	// What is mounted there is the sandbox's own files: they go with its snapshot.
-	rootfs := filepath.Join(bundle, "rootfs")
-	err := unix.Unmount(rootfs, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW)
-	for err == nil {
-		err = unix.Unmount(rootfs, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW)
-	}
-	if !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOENT) {
-		return fmt.Errorf("unmount %s: %w", rootfs, err)
-	}
-	work, err := os.Readlink(filepath.Join(bundle, "work"))
-	if err == nil && filepath.Base(work) == id {
-		err = os.RemoveAll(work)
-	}
-	return errors.Join(ignoreAbsence(err), os.RemoveAll(bundle))
+	return all
 }
 
 func ignoreAbsence(err error) error {
