@@ -62,6 +62,11 @@ type Config struct {
 	Log        *zap.Logger
 	// StopTimeout bounds Serve's shutdown; 10 s unless set.
 	StopTimeout time.Duration
+	// PingAfter is how long nothing may come over a connection of HTTP/2 before the caller
+	// is asked whether he is there, and PingTimeout how long his answer may take; 30 s and
+	// 15 s unless set. One whose machine or network is gone without a sign is noticed after
+	// both, and his calls end.
+	PingAfter, PingTimeout time.Duration
 }
 
 // The bounds of the server.
@@ -83,8 +88,8 @@ const (
 	idleTimeout          = 2 * time.Minute
 	callTimeout          = 30 * time.Second
 	answerMargin         = time.Second
-	pingAfter            = 30 * time.Second
-	pingTimeout          = 15 * time.Second
+	pingAfterDefault     = 30 * time.Second
+	pingTimeoutDefault   = 15 * time.Second
 	streamsPerConnection = 250
 	streamsMax           = 16384
 	stopTimeoutDefault   = 10 * time.Second
@@ -126,8 +131,17 @@ func New(config Config) (*Server, error) {
 	if config.Log == nil {
 		config.Log = zap.NewNop()
 	}
-	if config.StopTimeout <= 0 {
-		config.StopTimeout = stopTimeoutDefault
+	for _, field := range []struct {
+		value    *time.Duration
+		fallback time.Duration
+	}{
+		{&config.StopTimeout, stopTimeoutDefault},
+		{&config.PingAfter, pingAfterDefault},
+		{&config.PingTimeout, pingTimeoutDefault},
+	} {
+		if *field.value <= 0 {
+			*field.value = field.fallback
+		}
 	}
 	s := &Server{config: config, quiet: quietMax, direct: newDirectCalls(), checking: make(chan struct{}, 1)}
 	s.stopping, s.stop = context.WithCancelCause(context.Background())
@@ -204,8 +218,8 @@ func (s *Server) Serve(ctx context.Context, listener net.Listener) error {
 		ErrorLog:          zap.NewStdLog(s.config.Log.Named("http")),
 		HTTP2: &http.HTTP2Config{
 			MaxConcurrentStreams: streamsPerConnection,
-			SendPingTimeout:      pingAfter,
-			PingTimeout:          pingTimeout,
+			SendPingTimeout:      s.config.PingAfter,
+			PingTimeout:          s.config.PingTimeout,
 		},
 	}
 	connections := newConnections(listener)

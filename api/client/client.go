@@ -129,6 +129,9 @@ func New(config Config) (*Client, error) {
 		both.Protocols = &http.Protocols{}
 		both.Protocols.SetUnencryptedHTTP2(true)
 		both.Protocols.SetHTTP2(true)
+		// What was sent and not received keeps TCP from finding a peer that is gone.
+		silent := config.Patience.complete().Silent
+		both.HTTP2 = &http.HTTP2Config{SendPingTimeout: silent, PingTimeout: silent}
 		duplex = both
 	}
 	over := func(transport http.RoundTripper) *http.Client {

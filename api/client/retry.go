@@ -22,10 +22,14 @@ type Patience struct {
 	// The pause between two tries doubles from PauseMin to PauseMax; 50 ms and 2 s by
 	// default.
 	PauseMin, PauseMax time.Duration
+	// Silent is how long Exec and Attach hear nothing before the node is asked whether it
+	// is there, and how long its answer may take: after twice that its connection is given
+	// up, sooner than the node gives up its caller. 15 s by default.
+	Silent time.Duration
 }
 
 // PatienceDefault has the default of each field.
-var PatienceDefault = Patience{First: 3 * time.Second, Again: 2 * time.Minute, PauseMin: 50 * time.Millisecond, PauseMax: 2 * time.Second}
+var PatienceDefault = Patience{First: 3 * time.Second, Again: 2 * time.Minute, PauseMin: 50 * time.Millisecond, PauseMax: 2 * time.Second, Silent: 15 * time.Second}
 
 func (p Patience) complete() Patience {
 	for _, field := range []struct{ value, fallback *time.Duration }{
@@ -33,6 +37,7 @@ func (p Patience) complete() Patience {
 		{&p.Again, &PatienceDefault.Again},
 		{&p.PauseMin, &PatienceDefault.PauseMin},
 		{&p.PauseMax, &PatienceDefault.PauseMax},
+		{&p.Silent, &PatienceDefault.Silent},
 	} {
 		if *field.value <= 0 {
 			*field.value = *field.fallback
