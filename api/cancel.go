@@ -39,7 +39,7 @@ func (s *runService) Cancel(ctx context.Context, request *errandv1.CancelRunRequ
 		if ended := contextError(ctx); ended != nil {
 			return nil, ended
 		}
-		return nil, fail(codes.OutcomeUnknown, "run %s did not say whether the wish to cancel it is recorded: repeat: %w", id, err)
+		return nil, fail(codes.OutcomeUnknown, "run %s did not say whether the wish to cancel it is recorded%s: repeat: %w", id, s.because(), err)
 	}
 	canceled, ok := answer.(*actorv1.Canceled)
 	if !ok {

@@ -12,6 +12,15 @@ func (s *Server) healthz(w http.ResponseWriter, _ *http.Request) { plain(w, http
 // readyz answers whether runs would be taken, and if not, why, a line for each
 // reason.
 func (s *Server) readyz(w http.ResponseWriter, _ *http.Request) {
+	if reasons := s.unready(); len(reasons) > 0 {
+		plain(w, http.StatusServiceUnavailable, "not ready:\n"+strings.Join(reasons, "\n")+"\n")
+		return
+	}
+	plain(w, http.StatusOK, "ready\n")
+}
+
+// unready is what keeps the node from taking runs, in words.
+func (s *Server) unready() []string {
 	var reasons []string
 	if s.stopping.Err() != nil {
 		reasons = append(reasons, errStopping.Error())
@@ -19,11 +28,15 @@ func (s *Server) readyz(w http.ResponseWriter, _ *http.Request) {
 	if s.config.Ready != nil {
 		reasons = append(reasons, s.config.Ready()...)
 	}
-	if len(reasons) > 0 {
-		plain(w, http.StatusServiceUnavailable, "not ready:\n"+strings.Join(reasons, "\n")+"\n")
-		return
+	return reasons
+}
+
+// because is what an error says of a node that has trouble; nothing of one that is well.
+func (s *Server) because() string {
+	if reasons := s.unready(); len(reasons) > 0 {
+		return " (" + strings.Join(reasons, "; ") + ")"
 	}
-	plain(w, http.StatusOK, "ready\n")
+	return ""
 }
 
 func plain(w http.ResponseWriter, status int, text string) {

@@ -9,6 +9,7 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
+	"github.com/errand-run/errand/api"
 	"github.com/errand-run/errand/api/codes"
 	"github.com/errand-run/errand/cluster/records"
 	actorv1 "github.com/errand-run/errand/messages/errand/actor/v1"
@@ -307,4 +308,17 @@ func TestCancel(t *testing.T) {
 		_, err := r.runs.Cancel(r.ctx, &errandv1.CancelRunRequest{Id: "r.web.abc"})
 		wantCode(t, err, codes.Internal)
 	})
+}
+
+func TestCancelThatNobodyAnswersSaysWhatTheNodeSuffersFrom(t *testing.T) {
+	r := newRig(t, func(config *api.Config) {
+		config.Ready = func() []string { return []string{"no space: nothing is free"} }
+	})
+	r.put("r.web.abc", nil)
+	r.router.ask = func(proto.Message) (proto.Message, error) { return nil, context.DeadlineExceeded }
+	_, err := r.runs.Cancel(r.ctx, &errandv1.CancelRunRequest{Id: "r.web.abc"})
+	wantCode(t, err, codes.OutcomeUnknown)
+	if !strings.Contains(fmt.Sprint(err), "(no space: nothing is free)") {
+		t.Errorf("text: %v", err)
+	}
 }
