@@ -108,9 +108,10 @@ type Machine struct {
 	reopening bool
 	era       era
 
+	// placements has all, by their sandboxes, ofRun the first of each run. Those at rest
+	// are nothing but their entry: find, placementOf, ofTheRun and everyone rouse them.
 	placements map[string]*placement
-	// ofRun has the first placement of each run.
-	ofRun map[string]*placement
+	ofRun      map[string]*placement
 	// restless are those that may come to rest at the end of the turn; encoding is where
 	// their entries are encoded.
 	restless     []*placement
