@@ -246,7 +246,7 @@ func join(leader pid.Ref) error {
 
 // execTerminal runs the command on a terminal of its own.
 func (d *Driver) execTerminal(x *box, command *exec.Cmd, e sandbox.Exec) (sandbox.ExecEnd, error) {
-	master, slave, err := pty.Open()
+	master, slave, err := openTerminal()
 	if err != nil {
 		return sandbox.ExecEnd{}, fmt.Errorf("exec in sandbox %s: terminal: %w", x.meta.Info.ID, err)
 	}
@@ -278,8 +278,35 @@ func (d *Driver) execTerminal(x *box, command *exec.Cmd, e sandbox.Exec) (sandbo
 	return end, err
 }
 
+// openTerminal opens a terminal whose master does not block: a write to it that nobody
+// reads ends when it is closed, and not never.
+func openTerminal() (master, slave *os.File, err error) {
+	blocking, slave, err := pty.Open()
+	if err != nil {
+		return nil, nil, err
+	}
+	defer blocking.Close()
+	fd, err := unix.FcntlInt(blocking.Fd(), unix.F_DUPFD_CLOEXEC, 0)
+	if err != nil {
+		return nil, nil, errors.Join(err, slave.Close())
+	}
+	if err := unix.SetNonblock(fd, true); err != nil {
+		return nil, nil, errors.Join(err, unix.Close(fd), slave.Close())
+	}
+	return os.NewFile(uintptr(fd), "terminal"), slave, nil
+}
+
+// resize leaves the master as it is, which its Fd would make block.
 func resize(master *os.File, size sandbox.TerminalSize) error {
-	return pty.Setsize(master, &pty.Winsize{Rows: size.Rows, Cols: size.Columns})
+	raw, err := master.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var failed error
+	err = raw.Control(func(fd uintptr) {
+		failed = unix.IoctlSetWinsize(int(fd), unix.TIOCSWINSZ, &unix.Winsize{Row: size.Rows, Col: size.Columns})
+	})
+	return errors.Join(err, failed)
 }
 
 // control does what comes meanwhile and returns how the command has ended.
