@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"time"
 
 	tasks "github.com/containerd/containerd/api/services/tasks/v1"
@@ -364,6 +365,8 @@ func startError(id string, err error) error {
 		return records.Errorf(records.ClassDeadline, "create sandbox %s: %w", id, err)
 	case records.ClassOf(err) == records.ClassUnavailable:
 		return sandbox.Transientf(recordv1.Reason_REASON_START_ERROR, "containerd can not be reached")
+	case strings.Contains(err.Error(), notADirectory):
+		return sandbox.Permanentf(recordv1.Reason_REASON_START_ERROR, "/proc or /sys of the image is not a directory")
 	case errors.Is(err, fs.ErrPermission), errors.Is(err, fs.ErrNotExist):
 		return sandbox.Transientf(recordv1.Reason_REASON_START_ERROR, "the node's data directory: %s", cause(err))
 	}

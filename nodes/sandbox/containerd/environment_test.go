@@ -72,6 +72,17 @@ func TestCauseTellsKnownPhrasesOnly(t *testing.T) {
 	}
 }
 
+func TestStartErrorOfAnImageThatNoTryCanHelpIsPermanent(t *testing.T) {
+	runc := errors.New(`runc create failed: unable to start container process: env "KEY=` + secret + `": error mounting "proc" to rootfs at "/proc": filesystem "proc" must be mounted on ordinary directory`)
+	var start *sandbox.StartError
+	if err := startError("e1", filtered(runc, "create", "e1")); !errors.As(err, &start) || !start.Permanent || start.Message != "/proc or /sys of the image is not a directory" {
+		t.Errorf("got %v", err)
+	}
+	if err := startError("e1", filtered(errors.New("mkdir /x: not a directory"), "create", "e1")); !errors.As(err, &start) || start.Permanent || !strings.Contains(start.Message, "not a directory") {
+		t.Errorf("got %v", err)
+	}
+}
+
 func TestMergeEnvironmentLaysTheRunOverTheImage(t *testing.T) {
 	got := mergeEnvironment([]string{"A=image", "B=image", "PATH=/image"}, []string{"B=run", "C=run"}, "/home")
 	want := []string{"A=image", "B=run", "PATH=/image", "C=run", "HOME=/home"}

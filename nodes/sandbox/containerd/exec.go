@@ -3,6 +3,7 @@ package containerd
 import (
 	"context"
 	"crypto/rand"
+	"errors"
 	"io"
 	"path/filepath"
 	"slices"
@@ -122,6 +123,10 @@ func (d *Driver) execProcess(ctx context.Context, container client.Container, pi
 		found, known := numeric(e.User)
 		if !known {
 			if found, err = lookUp(rootOf(pid), e.User); err != nil {
+				var unfit *unfitError
+				if errors.As(err, &unfit) {
+					return nil, records.Errorf(records.ClassInvalid, "look up user %q in the sandbox: %w", e.User, unfit)
+				}
 				return nil, records.Errorf(records.ClassInvalid, "user %q is unknown in the sandbox", e.User)
 			}
 		}

@@ -14,6 +14,10 @@ import (
 	"github.com/errand-run/errand/cluster/records"
 )
 
+// notADirectory is what runc says of an image whose /proc or /sys is something else. No
+// other try can help.
+const notADirectory = "must be mounted on ordinary directory"
+
 // causes are the words of the runtime that may be shown. What runc and containerd
 // say may quote the environment, so nothing of it passes but these, which are the
 // texts of the kernel and of the runtimes themselves.
@@ -30,6 +34,12 @@ var causes = []string{
 	"structure needs cleaning",
 	"operation not permitted",
 	"permission denied",
+	"not a directory",
+	"no such file or directory",
+	"file exists",
+	"file name too long",
+	"too many levels of symbolic links",
+	notADirectory,
 	"container init exited prematurely",
 	"unable to apply cgroup configuration",
 	"unable to start init",
