@@ -33,8 +33,8 @@ func (c *checker) retry(trigger errandv1.Trigger, retry *errandv1.Retry) *record
 	if retry == nil {
 		return nil
 	}
-	if !unattended(trigger) {
-		c.add("spec.retry", "a %s run is not tried again by itself, somebody waits for it: leave it out, or use the trigger API",
+	if !unattended(trigger) && triesAgain(retry) {
+		c.add("spec.retry", "a %s run is not tried again by itself, somebody waits for it: say no more than on_node_loss FAIL or WAIT, or use the trigger API",
 			strings.TrimPrefix(trigger.String(), "TRIGGER_"))
 	}
 	if n := retry.GetRetries(); n < 0 || n > retriesMax {
@@ -63,6 +63,17 @@ func (c *checker) retry(trigger errandv1.Trigger, retry *errandv1.Retry) *record
 	return made
 }
 
+// triesAgain tells whether a request asks for another attempt, or does not say that it
+// does not.
+func triesAgain(retry *errandv1.Retry) bool {
+	switch retry.GetOnNodeLoss() {
+	case errandv1.OnNodeLoss_ON_NODE_LOSS_FAIL, errandv1.OnNodeLoss_ON_NODE_LOSS_WAIT:
+		return retry.GetRetries() != 0
+	default:
+		return true
+	}
+}
+
 func (c *checker) onNodeLoss(retry *errandv1.Retry) recordv1.OnNodeLoss {
 	switch retry.GetOnNodeLoss() {
 	case errandv1.OnNodeLoss_ON_NODE_LOSS_UNSPECIFIED:
@@ -74,8 +85,10 @@ func (c *checker) onNodeLoss(retry *errandv1.Retry) recordv1.OnNodeLoss {
 		return recordv1.OnNodeLoss_ON_NODE_LOSS_FAIL
 	case errandv1.OnNodeLoss_ON_NODE_LOSS_RETRY:
 		return recordv1.OnNodeLoss_ON_NODE_LOSS_RETRY
+	case errandv1.OnNodeLoss_ON_NODE_LOSS_WAIT:
+		return recordv1.OnNodeLoss_ON_NODE_LOSS_WAIT
 	default:
-		c.add("spec.retry.on_node_loss", "must be FAIL or RETRY, is %d", retry.GetOnNodeLoss())
+		c.add("spec.retry.on_node_loss", "must be FAIL, RETRY or WAIT, is %d", retry.GetOnNodeLoss())
 		return recordv1.OnNodeLoss_ON_NODE_LOSS_FAIL
 	}
 }

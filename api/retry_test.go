@@ -48,6 +48,18 @@ func TestRetryIsCheckedAndItsDefaultsAreFilledIn(t *testing.T) {
 			want: &recordv1.Retry{Retries: 1, BackoffMs: 3_600_000, BackoffMaxMs: 3_600_000, JitterPercent: 10, OnNodeLoss: recordv1.OnNodeLoss_ON_NODE_LOSS_RETRY},
 		},
 		{name: "somebody waits for it", trigger: errandv1.Trigger_TRIGGER_MANUAL, retry: &errandv1.Retry{Retries: 1}, refused: "spec.retry: a MANUAL run"},
+		{
+			name: "somebody waits for it, and it waits for its node", trigger: errandv1.Trigger_TRIGGER_MANUAL, retry: &errandv1.Retry{OnNodeLoss: errandv1.OnNodeLoss_ON_NODE_LOSS_WAIT},
+			want: &recordv1.Retry{BackoffMs: 10_000, BackoffMaxMs: 300_000, JitterPercent: 10, OnNodeLoss: recordv1.OnNodeLoss_ON_NODE_LOSS_WAIT},
+		},
+		{
+			name: "it waits for its node, and is tried again when its command fails", retry: &errandv1.Retry{Retries: 2, OnNodeLoss: errandv1.OnNodeLoss_ON_NODE_LOSS_WAIT},
+			want: &recordv1.Retry{Retries: 2, BackoffMs: 10_000, BackoffMaxMs: 300_000, JitterPercent: 10, OnNodeLoss: recordv1.OnNodeLoss_ON_NODE_LOSS_WAIT},
+		},
+		{
+			name: "somebody waits for it, and it is to be tried again where it is lost", trigger: errandv1.Trigger_TRIGGER_MANUAL,
+			retry: &errandv1.Retry{OnNodeLoss: errandv1.OnNodeLoss_ON_NODE_LOSS_RETRY}, refused: "spec.retry: a MANUAL run",
+		},
 		{name: "a console", trigger: errandv1.Trigger_TRIGGER_CONSOLE, retry: &errandv1.Retry{}, refused: "spec.retry: a CONSOLE run"},
 		{name: "below 0", retry: &errandv1.Retry{Retries: -1}, refused: "spec.retry.retries: must be 0 to 100, is -1"},
 		{name: "too many", retry: &errandv1.Retry{Retries: 101}, refused: "spec.retry.retries: must be 0 to 100, is 101"},
@@ -60,7 +72,7 @@ func TestRetryIsCheckedAndItsDefaultsAreFilledIn(t *testing.T) {
 		{name: "a range backwards", retry: &errandv1.Retry{Never: []string{"5-3"}}, refused: "spec.retry.never[0]: must be a code"},
 		{name: "no word", retry: &errandv1.Retry{Never: []string{"sometimes"}}, refused: `is "sometimes"`},
 		{name: "too many words", retry: &errandv1.Retry{Never: slices.Repeat([]string{"1"}, 33)}, refused: "spec.retry.never: has 33 entries, the most is 32"},
-		{name: "an unknown word for a loss", retry: &errandv1.Retry{OnNodeLoss: 9}, refused: "spec.retry.on_node_loss: must be FAIL or RETRY, is 9"},
+		{name: "an unknown word for a loss", retry: &errandv1.Retry{OnNodeLoss: 9}, refused: "spec.retry.on_node_loss: must be FAIL, RETRY or WAIT, is 9"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			request := validRequest()

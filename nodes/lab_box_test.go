@@ -21,6 +21,8 @@ type labBox struct {
 	deaf bool
 	// token and hash are what it carries.
 	token, hash []byte
+	// unfenced boxes are marked as such for the guard.
+	unfenced bool
 	// trace boxes are only traces of one; stuck ones can not be removed.
 	trace, stuck bool
 }

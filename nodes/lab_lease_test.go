@@ -129,7 +129,7 @@ func (l *lab) guard() {
 		f.state.FencedAt = l.now.Boot
 	}
 	for _, id := range slices.Sorted(maps.Keys(l.boxes)) {
-		if l.boxes[id].alive {
+		if l.boxes[id].alive && !l.boxes[id].unfenced {
 			l.drive(SandboxOp{Verb: VerbKill, ID: id})
 		}
 	}

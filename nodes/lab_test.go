@@ -326,7 +326,7 @@ func (l *lab) drive(op SandboxOp) (SandboxResult, bool) {
 		if l.created != nil {
 			l.created(op.Spec)
 		}
-		l.boxes[op.ID] = &labBox{run: op.Spec.Run, attempt: op.Spec.Attempt, placement: op.Spec.Placement, state: sandbox.StateCreated, deaf: l.deaf, token: op.Spec.StartToken, hash: op.Spec.SpecHash}
+		l.boxes[op.ID] = &labBox{run: op.Spec.Run, attempt: op.Spec.Attempt, placement: op.Spec.Placement, state: sandbox.StateCreated, deaf: l.deaf, token: op.Spec.StartToken, hash: op.Spec.SpecHash, unfenced: op.Spec.Unfenced}
 	case VerbStart:
 		if b == nil {
 			return missing, true

@@ -132,7 +132,9 @@ type Machine struct {
 	removals  map[string]*removal
 	whenEmpty func()
 
-	counts     [classCount]int64
+	counts [classCount]int64
+	// unfenced counts what occupies the node and goes on when its session ends.
+	unfenced   int64
 	journalErr error
 	trouble    string
 	shown      Status

@@ -90,11 +90,11 @@ func (m *Machine) adoptPlacement(p *placement, info sandbox.Info, found bool) {
 	case recordv1.JournalState_JOURNAL_STATE_STARTING, recordv1.JournalState_JOURNAL_STATE_STARTED:
 		m.adoptStarted(p, info, found)
 	case recordv1.JournalState_JOURNAL_STATE_EXITED:
+		p.durable, p.journaled = true, true
 		if p.tornDown {
 			m.report(p)
 			return
 		}
-		p.durable, p.journaled = true, true
 		m.empty(p, 0)
 	case recordv1.JournalState_JOURNAL_STATE_VOID:
 		m.report(p)
@@ -198,7 +198,7 @@ func (m *Machine) evict(then func()) {
 		m.latch(cause)
 	}
 	for _, p := range m.everyone() {
-		if !p.ended() && !p.finished {
+		if !p.ended() && !p.finished && !m.outlives(p) {
 			m.exit(p, lost(end))
 		}
 	}

@@ -160,6 +160,7 @@ func (m *Machine) entryOf(a *recordv1.Assignment, commit int64) *recordv1.Journa
 		StartToken: a.GetStartToken(), SpecHash: hash[:], Driver: spec.GetDriver(), AcceptedAt: m.now.Milli(),
 		TimeoutMs: spec.GetTimeoutMs(), StopGraceMs: spec.GetStopGraceMs(),
 		CpuMillis: spec.GetCpuMillis(), MemoryBytes: spec.GetMemoryBytes(),
+		Unfenced: spec.GetRetry().GetOnNodeLoss() == recordv1.OnNodeLoss_ON_NODE_LOSS_WAIT,
 	}
 }
 

@@ -1,6 +1,7 @@
 package nodes
 
 import (
+	"slices"
 	"time"
 
 	"github.com/errand-run/errand/actors"
@@ -132,7 +133,8 @@ func (m *Machine) latch(cause string) {
 	}
 	if occupied := m.counts[classStarting] + m.counts[classRunning]; first && (m.session != 0 || occupied > 0) {
 		m.trouble = "the node is fenced: " + cause
-		m.log(actors.LogError, "fenced: everything that runs is stopped", "cause", cause, "session", m.tenure.fence.Session, "sandboxes", occupied)
+		m.log(actors.LogError, "fenced: everything that runs is stopped, but for runs that wait for their node",
+			"cause", cause, "session", m.tenure.fence.Session, "sandboxes", occupied, "of runs that wait", m.unfenced)
 	}
 	for _, key := range sortedPlacementKeys(m.reservations) {
 		m.release(key)
@@ -156,7 +158,7 @@ func (m *Machine) latch(cause string) {
 // counts; what it tells later may be our kill.
 func (m *Machine) expel(p *placement, cause string) {
 	switch {
-	case p.ended() || p.finished:
+	case p.ended() || p.finished || m.outlives(p):
 	case p.observed != nil:
 		p.finished, p.unsure = true, true
 		m.exit(p, p.observed)
@@ -172,11 +174,28 @@ func (m *Machine) expel(p *placement, cause string) {
 	}
 }
 
+// outlives tells whether a placement goes on though its session is over: nobody kills
+// it, and its run waits for this node's word however long that takes. What has not
+// come to its start has nothing to go on with. Where the journal or the store is an
+// older copy nothing goes on, for its run may be elsewhere.
+func (m *Machine) outlives(p *placement) bool {
+	return p.entry.GetUnfenced() && !p.ended() && p.startCalled && !m.reverted && !m.era.regressed
+}
+
+// crowded tells whether something occupies the node that does not outlive its session.
+func (m *Machine) crowded() bool {
+	occupied := m.counts[classStarting] + m.counts[classRunning]
+	if occupied > m.unfenced {
+		return true
+	}
+	return occupied > 0 && slices.ContainsFunc(m.everyone(), func(p *placement) bool { return p.class.occupies() && !m.outlives(p) })
+}
+
 // underFence takes the code off an end that is seen when somebody may have killed
 // because of the fence (G7). An end that was known before stays what it is, and so
 // does one of which the journal knows no start.
 func (m *Machine) underFence(p *placement, exit *recordv1.Exit) *recordv1.Exit {
-	if !m.fenced() || p.finished || exit.GetFenced() || p.entry.GetState() == recordv1.JournalState_JOURNAL_STATE_ACCEPTED {
+	if !m.fenced() || p.finished || m.outlives(p) || exit.GetFenced() || p.entry.GetState() == recordv1.JournalState_JOURNAL_STATE_ACCEPTED {
 		return exit
 	}
 	return &recordv1.Exit{

@@ -38,7 +38,7 @@ func newLeasedChaos(t *rapid.T) *chaos {
 func (c *chaos) onKill(id string) {
 	b := c.boxes[id]
 	fence := c.fence.state
-	if b.state == sandbox.StateRunning && fence.FencedAt > 0 {
+	if b.state == sandbox.StateRunning && fence.FencedAt > 0 && !b.unfenced {
 		c.tenant.fenceKilled[id] = true
 	}
 	if c.tenant.guarding || b.state != sandbox.StateRunning {
@@ -67,7 +67,10 @@ func (c *chaos) onCommit() {
 		return
 	}
 	for id, b := range c.boxes {
-		if b.alive {
+		// What outlives a session may have ended since the next one was asked for.
+		e := c.entries[PlacementKey{b.run, b.attempt, b.placement}]
+		outlives := b.unfenced && e != nil && e.GetVoid() == nil && !e.GetExit().GetFenced()
+		if b.alive && !outlives {
 			c.t.Fatalf("session %d is opened and %s is alive", kv.Create, id)
 		}
 	}

@@ -22,8 +22,10 @@ type modelRun struct {
 	id                 string
 	attempt, placement int32
 	placed, over       bool
-	commit             int64
-	assignment         *recordv1.Assignment
+	// waits: it asks to go on when its node's session ends.
+	waits      bool
+	commit     int64
+	assignment *recordv1.Assignment
 }
 
 // chaos drives a lab by drawn choices and holds what must be true.
@@ -158,8 +160,12 @@ func (c *chaos) onTell(message proto.Message) {
 				c.t.Fatalf("%s is told with code %d, which nobody observed (%v, %v)", id, m.GetExit().GetCode(), code, ok)
 			}
 		}
-		if b := c.boxes[id]; b != nil && b.alive {
+		b := c.boxes[id]
+		if b != nil && b.alive {
 			c.t.Fatalf("%s is told as exited and a process of it is alive", id)
+		}
+		if b != nil && b.unfenced && m.GetExit().GetFenced() {
+			c.t.Fatalf("%s goes on when its session ends and is told as %v", id, m.GetExit())
 		}
 		c.checkSignals(id, m.GetExit())
 		before := c.told[id]
@@ -233,6 +239,9 @@ func (c *chaos) place(r *modelRun) {
 		StartToken: []byte{1}, App: records.DefaultApp,
 		Spec: &recordv1.Spec{Driver: "null", Command: []string{"true"}, TimeoutMs: 60_000, StopGraceMs: 1000, StartDeadlineMs: 60_000},
 	}
+	if r.waits {
+		r.assignment.Spec.Retry = waitsForNode()
+	}
 	r.placed = true
 	r.commit = c.putAssignment(r)
 	start := &actorv1.Start{Assignment: proto.CloneOf(r.assignment), Commit: r.commit}
@@ -296,7 +305,7 @@ func (c *chaos) act() {
 	pick := func(n int, what string) int { return rapid.IntRange(0, n-1).Draw(c.t, what) }
 	switch k := pick(20, "act"); {
 	case k == 0 && len(c.runs) < 4:
-		c.runs = append(c.runs, &modelRun{id: fmt.Sprintf("r.default.run%d", len(c.runs)), attempt: 1})
+		c.runs = append(c.runs, &modelRun{id: fmt.Sprintf("r.default.run%d", len(c.runs)), attempt: 1, waits: c.session.Lease > 0 && pick(2, "waits") == 0})
 	case k == 1 && len(c.runs) > 0:
 		c.place(c.runs[pick(len(c.runs), "run")])
 	case k == 2 && len(c.runs) > 0:

@@ -51,7 +51,8 @@ func (m *Machine) sandboxSpec(p *placement) sandbox.Spec {
 		ID: p.id, Run: a.GetRun(), App: a.GetApp(), Task: a.GetTask(), Name: a.GetName(),
 		Attempt: a.GetAttempt(), Placement: a.GetPlacement(), NodeUUID: m.meta.GetUuid(), Spec: spec,
 		StartToken: p.entry.GetStartToken(), SpecHash: p.entry.GetSpecHash(),
-		LogPath: m.config.LogPath(a.GetRun(), a.GetAttempt()),
+		Unfenced: p.entry.GetUnfenced(),
+		LogPath:  m.config.LogPath(a.GetRun(), a.GetAttempt()),
 	}
 }
 

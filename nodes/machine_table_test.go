@@ -30,6 +30,8 @@ type station struct {
 	commit int64
 	// timeoutMs is that of the run's command; a minute when it is 0.
 	timeoutMs int64
+	// retry is what its run tries again.
+	retry *recordv1.Retry
 }
 
 func newStation(t *testing.T) *station {
@@ -50,6 +52,7 @@ func (s *station) assignment() *recordv1.Assignment {
 		Spec: &recordv1.Spec{
 			Driver: "null", Command: []string{"true"}, Env: []string{"A=1", EnvRunID + "=forged"},
 			TimeoutMs: cmp.Or(s.timeoutMs, 60_000), StopGraceMs: 10_000, StartDeadlineMs: 300_000,
+			Retry: s.retry,
 		},
 	}
 }

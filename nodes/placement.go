@@ -221,19 +221,29 @@ func (m *Machine) settle(p *placement) {
 	switch {
 	case holds && !held:
 		m.usage.add(1, p.entry.GetCpuMillis(), p.entry.GetMemoryBytes())
+		m.countUnfenced(p, 1)
 	case held && !holds:
 		m.usage.add(-1, p.entry.GetCpuMillis(), p.entry.GetMemoryBytes())
+		m.countUnfenced(p, -1)
 		m.releaseSlot(p)
 		m.emptyPerhaps()
 		m.pump()
 	}
 }
 
-// emptyPerhaps tells whoever waits for it that no process of ours is left, and that
+// countUnfenced counts what occupies the node and may outlive its session.
+func (m *Machine) countUnfenced(p *placement, by int64) {
+	if p.entry.GetUnfenced() {
+		m.unfenced += by
+	}
+}
+
+// emptyPerhaps tells whoever waits for it that no process of ours is left but those that
+// outlive their session, and that
 // the journal holds how each has ended: in the next session a kill of this one's
 // fence would pass for an end of the command's own after a crash (G7).
 func (m *Machine) emptyPerhaps() {
-	if m.whenEmpty == nil || m.counts[classStarting]+m.counts[classRunning] > 0 || m.starts.creating() > 0 {
+	if m.whenEmpty == nil || m.starts.creating() > 0 || m.crowded() {
 		return
 	}
 	for _, p := range m.placements { //errand:unordered only whether there is one matters

@@ -52,6 +52,9 @@ func (a *absence) of(run *recordv1.Run) bool {
 // sawNode takes what was read of the placement's node: its session and its nodeinfo.
 func (m *Machine) sawNode(now actors.Instant, node records.KV, info records.KV) {
 	run := m.snapshot.run
+	if waitsForNode(run) {
+		return
+	}
 	if node.Create == run.GetPlacement().GetSession() {
 		m.absence = nil
 		m.snapshot.presence = &presence{}
@@ -94,11 +97,17 @@ func (m *Machine) waitsForLoss(now actors.Instant) bool {
 	return true
 }
 
+// waitsForNode tells whether a run is lost with no session: its node lets it go on, or
+// gives it back, and nobody else may take it before it has said so.
+func waitsForNode(run *recordv1.Run) bool {
+	return run.GetSpec().GetRetry().GetOnNodeLoss() == recordv1.OnNodeLoss_ON_NODE_LOSS_WAIT
+}
+
 // lookForNode decides about a run whose node may be lost. It is false when the node
 // has the session that the run was placed in.
 func lookForNode(now actors.Instant, s snapshot) (decision, bool) {
 	switch {
-	case !s.leased:
+	case !s.leased || waitsForNode(s.run):
 		return decision{}, false
 	case s.presence == nil:
 		return decision{change: changeAssignment}, true

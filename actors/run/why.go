@@ -38,6 +38,7 @@ const (
 	CauseNodeSilent   CauseCode = "NODE_SILENT"
 	CauseNodeUnaware  CauseCode = "NODE_UNAWARE"
 	CauseNodeGone     CauseCode = "NODE_GONE"
+	CauseWaitsForNode CauseCode = "WAITS_FOR_NODE"
 	CauseStartQueued  CauseCode = "START_QUEUED"
 	CauseCreating     CauseCode = "CREATING"
 	CausePulling      CauseCode = "PULLING"
@@ -267,6 +268,9 @@ func (e *explanation) atNode(seen Unrecorded) {
 	}
 	if seen.Node == nil {
 		e.add(CauseNodeSilent, 0, node, run.GetAttempt(), "node %s did not answer", node)
+		if waitsForNode(run) {
+			e.add(CauseWaitsForNode, 0, node, run.GetAttempt(), "it asked to wait for its node, however long that is away: what runs there goes on, and nobody else takes the run")
+		}
 		return
 	}
 	step := seen.Node.GetPlacement()

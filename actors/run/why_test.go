@@ -175,6 +175,14 @@ func whyPlaced(in func(phase, ...func(*recordv1.Run)) *recordv1.Run, node func(a
 	kill := &recordv1.SentSignal{Signal: 9, At: ms(2500 * time.Millisecond), Cause: recordv1.StopCause_STOP_CAUSE_CANCEL}
 	return []whyCase{
 		{"its node is silent", in(placed), Unrecorded{}, []string{"NODE_SILENT node n1 did not answer", deadline}},
+		{
+			"its node is silent and it waits for it", in(running, func(r *recordv1.Run) {
+				r.Spec.Retry = &recordv1.Retry{OnNodeLoss: recordv1.OnNodeLoss_ON_NODE_LOSS_WAIT}
+			}), Unrecorded{}, []string{
+				"NODE_SILENT node n1 did not answer",
+				"WAITS_FOR_NODE it asked to wait for its node, however long that is away: what runs there goes on, and nobody else takes the run", timeout,
+			},
+		},
 		{"its node knows nothing", in(placed), Unrecorded{Node: &actorv1.Described{Node: "n1"}}, []string{"NODE_UNAWARE node n1 does not know of this placement yet, or not any more", deadline}},
 		{
 			"its start waits for others", in(placed), node(actorv1.Step_STEP_QUEUED, func(s *actorv1.PlacementStep) { s.StartsInFlight = 4 }),

@@ -11,8 +11,9 @@ import (
 
 // Writer is the version of the writing rules that this binary follows. A record
 // whose min_writer is above it must not be changed by this binary. Version 2 knows
-// that a run may have several attempts, version 3 that a command may have an input.
-const Writer uint32 = 3
+// that a run may have several attempts, version 3 that a command may have an input,
+// version 4 that a run may wait for its node without an end.
+const Writer uint32 = 4
 
 // FirstWriter is the version that every binary follows.
 const FirstWriter uint32 = 1
@@ -20,6 +21,9 @@ const FirstWriter uint32 = 1
 // MinWriter is the least version that may change the record of a run of a spec.
 func MinWriter(spec *recordv1.Spec) uint32 {
 	switch {
+	case spec.GetRetry().GetOnNodeLoss() == recordv1.OnNodeLoss_ON_NODE_LOSS_WAIT:
+		// Another would give it up with its node, where what runs goes on.
+		return 4
 	case spec.GetStdin() || spec.GetTerminal():
 		// Another would start the command without.
 		return 3

@@ -60,8 +60,10 @@ type superviseOptions struct {
 	cgroupRoot, parent, id string
 	limits                 cgroup.Limits
 	// fence is the path of the page by which the node's sandboxes are killed, or empty.
-	fence   string
-	command command
+	fence string
+	// unfenced: the group is marked as one that others leave alone.
+	unfenced bool
+	command  command
 }
 
 func parseSupervise(args []string) (o superviseOptions, err error) {
@@ -74,6 +76,8 @@ func parseSupervise(args []string) (o superviseOptions, err error) {
 		switch name {
 		case "fence":
 			o.fence = value
+		case "unfenced":
+			o.unfenced, err = strconv.ParseBool(value)
 		case "owner":
 			o.owner = value
 		case "log":
@@ -195,7 +199,10 @@ func (s *supervisor) prepare() error {
 		return err
 	}
 	s.group = parent.Group(s.id)
-	return s.group.Create(s.limits)
+	if err := s.group.Create(s.limits); err != nil || !s.unfenced {
+		return err
+	}
+	return s.group.Unfence()
 }
 
 // stand makes this process one that only SIGKILL ends, and with which the command

@@ -14,5 +14,8 @@
 // kills by a deadline that was moved: either the daemon sees the latch or the guard
 // sees the new deadline.
 //
-// A node that is alone in its cluster has no fence.
+// A sandbox whose run waits for its node (on_node_loss) has no fence either: its group is
+// marked as unfenced before anything of it is started, and nobody places its run anew.
+//
+// A node that is alone in its cluster has none at all.
 package fence

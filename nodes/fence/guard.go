@@ -138,8 +138,8 @@ func (g *Guard) watch(ctx context.Context, file *page.File, parent *cgroup.Paren
 	}
 }
 
-// kill empties every sandbox of the node once and tells whether there was anything to
-// kill or that could not be looked at.
+// kill empties every sandbox of the node once, but for those that go on without a
+// session, and tells whether there was anything to kill or that could not be looked at.
 func (g *Guard) kill(ctx context.Context, parent *cgroup.Parent) (some bool) {
 	names, err := parent.List()
 	if err != nil {
@@ -153,7 +153,7 @@ func (g *Guard) kill(ctx context.Context, parent *cgroup.Parent) (some bool) {
 	)
 	for _, name := range names {
 		group := parent.Group(name)
-		if empty, err := group.Empty(); err == nil && empty {
+		if empty, err := group.Empty(); err == nil && empty || group.Unfenced() {
 			continue
 		}
 		some = true

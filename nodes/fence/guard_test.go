@@ -165,6 +165,36 @@ func TestGuardEmptiesItsNodeAndNoOtherWhenTheFenceHasPassed(t *testing.T) {
 	}
 }
 
+func TestGuardLeavesAloneWhatIsMarked(t *testing.T) {
+	uuid := "feedc0d1-guard-" + t.Name()
+	dir := inMemory(t)
+	f, err := page.Open(dir, uuid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	ours := ownParent(t, uuid)
+	spared, killed := sandboxOf(t, ours, "e1"), sandboxOf(t, ours, "e2")
+	if err := ours.Group("e1").Unfence(); err != nil {
+		t.Fatal(err)
+	}
+	f.Arm(page.State{BootID: "boot", Session: 7, Deadline: page.Boottime()})
+	runGuard(t, &Guard{Dir: dir, UUID: uuid, Stay: true, Log: zap.NewNop()})
+	select {
+	case <-killed:
+	case <-time.After(10 * time.Second):
+		t.Fatal("a sandbox outlives the fence")
+	}
+	// Another look, which kills whatever one before has left.
+	awaitBeat(t, f, page.Boottime())
+	awaitBeat(t, f, f.Beaten())
+	select {
+	case <-spared:
+		t.Fatal("a sandbox whose run waits for its node was killed")
+	default:
+	}
+}
+
 func TestSecondGuardWaitsForTheFirstOrEnds(t *testing.T) {
 	uuid := "feedc0df-guard"
 	dir := inMemory(t)

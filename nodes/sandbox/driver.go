@@ -32,6 +32,10 @@ type Spec struct {
 	// StartToken and SpecHash are proof that a sandbox found later is this one.
 	StartToken []byte
 	SpecHash   []byte
+	// Unfenced sandboxes go on when the session of the node ends: those who kill in the
+	// daemon's stead leave them alone. It is sure before Start starts anything; where that
+	// can not be had nothing is started.
+	Unfenced bool
 	// LogPath is the path of the attempt's log (package logs); the directory that it
 	// lies in exists.
 	LogPath string

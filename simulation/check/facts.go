@@ -90,11 +90,29 @@ func (p Pending) String() string {
 
 // Settled tells whether nothing is pending. It is cheap while runs are live.
 func (s *Set) Settled(facts Facts) bool {
-	return len(s.ledger.live) == 0 && len(s.Pending(facts)) == 0
+	return s.LiveRuns(facts.broken) == 0 && len(s.Pending(facts)) == 0
 }
 
-// LiveRuns is how many runs are not terminal.
-func (s *Set) LiveRuns() int { return len(s.ledger.live) }
+// LiveRuns is how many runs are not terminal, but for those that wait for a broken
+// machine: they do so for good.
+func (s *Set) LiveRuns(broken func(node string) bool) (n int) {
+	for _, r := range s.ledger.live {
+		if !stranded(r, broken) {
+			n++
+		}
+	}
+	return n
+}
+
+// stranded tells whether a run waits for the word of a machine that stays broken.
+func stranded(r *Run, broken func(node string) bool) bool {
+	return waitsForNode(r.Record) && r.Record.GetPlacement() != nil && broken(r.Record.GetPlacement().GetNode())
+}
+
+func (f Facts) broken(node string) bool {
+	m := f.machine(node)
+	return m != nil && m.Broken
+}
 
 // Pending returns what has not come to rest: runs that are not terminal, commands
 // that run, and what the machines that are not broken still have of ended runs.
@@ -113,7 +131,7 @@ func (s *Set) Pending(facts Facts) []Pending {
 
 func pendingRun(facts Facts, r *Run) []Pending {
 	var pending []Pending
-	if r.Record != nil && !r.Terminal() {
+	if r.Record != nil && !r.Terminal() && !stranded(r, facts.broken) {
 		p := Pending{Run: r.ID, What: records.Word(r.Record.GetStatus()), Why: Why(r.Record), Since: r.Queued, Node: r.Record.GetPlacement().GetNode()}
 		if m := facts.machine(p.Node); m != nil && m.Trouble != "" {
 			p.Why += "; the node: " + m.Trouble

@@ -173,6 +173,9 @@ func (s *script) succeed(id string) {
 // onLoss has what is lost tried again.
 var onLoss = &recordv1.Retry{OnNodeLoss: recordv1.OnNodeLoss_ON_NODE_LOSS_RETRY}
 
+// onWait has its node waited for.
+var onWait = &recordv1.Retry{OnNodeLoss: recordv1.OnNodeLoss_ON_NODE_LOSS_WAIT}
+
 // retry gives the placement up with its node and begins the next attempt.
 func (s *script) retry(id string) { s.retryAfter(id, recordv1.Reason_REASON_NODE_LOST, nil) }
 

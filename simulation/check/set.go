@@ -43,6 +43,7 @@ func New(config Config) *Set {
 		g12FencingToken{},
 		room{},
 		attempts{refused: map[string]refusal{}},
+		unfenced{},
 		newLinearizable(),
 		newTogether(),
 	}

@@ -41,6 +41,16 @@ func (g *guardedNode) chat(t *testing.T, args ...string) (id string, silent func
 	return id, func() time.Duration { return time.Since(lastWritten(t, logs)) }
 }
 
+// silence is how long ago a run has last spoken, by its log.
+func (g *guardedNode) silence(t *testing.T, id string) func() time.Duration {
+	t.Helper()
+	found, err := filepath.Glob(filepath.Join(g.data, "logs", id+".*"))
+	if err != nil || len(found) != 1 {
+		t.Fatalf("logs of %s: %v, %v", id, found, err)
+	}
+	return func() time.Duration { return time.Since(lastWritten(t, found[0])) }
+}
+
 // killBoth kills daemon and guard before either could start the other again.
 func (g *guardedNode) killBoth(t *testing.T) {
 	t.Helper()
@@ -77,16 +87,25 @@ func TestSandboxesEndWithTheSessionWhenDaemonAndGuardAreDead(t *testing.T) {
 	g.awaitFenced(t, other)
 }
 
+// TestContainersEndWithTheSessionWhenDaemonAndGuardAreDead has beside it one whose run
+// waits for its node: that one goes on.
 func TestContainersEndWithTheSessionWhenDaemonAndGuardAreDead(t *testing.T) {
 	needContainerd(t)
 	g := startGuardedNode(t, "--drivers", "containerd,process", "--containerd", "private")
 	g.importBusybox(t)
-	id, silent := g.chat(t, "--driver", "containerd", "busybox")
+	id, _ := g.chat(t, "--driver", "containerd", "busybox")
+	silent := g.silence(t, id)
+	waits, end := g.waitingContainer(t)
 	killed := time.Now()
 	g.killBoth(t)
 	t.Logf("killed %s after daemon and guard died", awaitSilence(t, killed, silent, guardWindow+guardBudget))
 	g.start(t)
 	g.awaitFenced(t, id)
+	g.wantGoesOn(t, waits, g.silence(t, waits))
+	end()
+	if r := g.errand(t, "wait", waits); r.code != 3 {
+		t.Errorf("wait gave %d, stderr %q; want 3\nnode: %s", r.code, r.stderr, g.log)
+	}
 	if text := g.errand(t, "logs", id).stdout; !strings.HasPrefix(text, "beat\n") {
 		t.Errorf("its log begins with %.40q", text)
 	}

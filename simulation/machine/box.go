@@ -41,6 +41,8 @@ type box struct {
 	barred bool
 	// lost ends were seen by nobody: there is no code.
 	lost bool
+	// unfenced boxes are left alone by who kills at the fence.
+	unfenced bool
 	// fencing is set while a kill by the fence is under way.
 	fencing bool
 	// code and cause are the truth of the end of the main process.
@@ -59,6 +61,9 @@ type waiter struct {
 }
 
 func (b *box) alive() bool { return b.main || b.child }
+
+// fenced tells whether something of it runs that may not outlive the session.
+func (b *box) fenced() bool { return b.alive() && !b.unfenced }
 
 // start starts the command.
 func (b *box) start() {

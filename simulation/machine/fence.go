@@ -111,7 +111,7 @@ func (f *fence) look() {
 		m.note(history.KindMachine, who)
 	}
 	for _, b := range m.runtime.sorted() {
-		if b.alive() && !b.fencing {
+		if b.fenced() && !b.fencing {
 			b.fencing = true
 			took := m.Faults.Fence.Kill.Draw(m.random)
 			slow := took > m.killBudget
@@ -137,7 +137,7 @@ func (f *fence) judge() {
 	// A daemon that has not read its journal yet knows of nothing that it would kill, and
 	// it kills by the runtime.
 	able := m.daemon != nil && m.daemon.informed && m.Faults.Runtime.UnavailableRate < 1
-	unkilled := !able && f.passed() && f.enforcer() == "" && slices.ContainsFunc(m.runtime.sorted(), (*box).alive)
+	unkilled := !able && f.passed() && f.enforcer() == "" && slices.ContainsFunc(m.runtime.sorted(), (*box).fenced)
 	if unkilled != f.unkilled {
 		f.unkilled = unkilled
 		m.outside(unkilledFault, unkilled)
@@ -150,7 +150,7 @@ func (f *fence) enforcer() string {
 		return "guard fences"
 	}
 	for _, b := range f.machine.runtime.sorted() {
-		if b.logger {
+		if b.logger && !b.unfenced {
 			return "log process fences"
 		}
 	}

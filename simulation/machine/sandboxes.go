@@ -214,6 +214,7 @@ func (o *operation) tryCreate() error {
 	}
 	b := &box{
 		runtime: o.runtime, driver: o.Driver, program: program.of(o.Spec.Attempt), token: tokenOf(o.Spec.Spec.GetEnv()),
+		unfenced: o.Spec.Unfenced,
 		info: sandbox.Info{
 			ID: o.ID, Run: o.Spec.Run, Attempt: o.Spec.Attempt, Placement: o.Spec.Placement, State: sandbox.StateCreated,
 			StartToken: slices.Clone(o.Spec.StartToken), SpecHash: slices.Clone(o.Spec.SpecHash),

@@ -173,5 +173,6 @@ func drawRetry(r *rand.Rand, c *Command) *Retry {
 	if chance(r, 0.2) {
 		retry.Never = []int32{pick[int32](r, 1, 42)}
 	}
+	retry.Waits = !retry.OnLoss && chance(r, 0.6)
 	return retry
 }

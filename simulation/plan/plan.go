@@ -191,6 +191,8 @@ type Retry struct {
 	Jitter     int32    `json:"jitter,omitempty"`
 	// OnLoss tries an attempt again that was lost with its node or sandbox.
 	OnLoss bool `json:"on_loss,omitempty"`
+	// Waits lets an attempt go on when its node loses its session, and waits for its word.
+	Waits bool `json:"waits,omitempty"`
 }
 
 // Longest is about how long all attempts of a command may take where nothing is in

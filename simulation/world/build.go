@@ -110,7 +110,10 @@ func retryOf(r *plan.Retry) *recordv1.Retry {
 		Retries: r.Retries, BackoffMs: r.Backoff.D().Milliseconds(), BackoffMaxMs: r.BackoffMax.D().Milliseconds(),
 		JitterPercent: r.Jitter, OnNodeLoss: recordv1.OnNodeLoss_ON_NODE_LOSS_FAIL,
 	}
-	if r.OnLoss {
+	switch {
+	case r.Waits:
+		retry.OnNodeLoss = recordv1.OnNodeLoss_ON_NODE_LOSS_WAIT
+	case r.OnLoss:
 		retry.OnNodeLoss = recordv1.OnNodeLoss_ON_NODE_LOSS_RETRY
 	}
 	for _, code := range r.Never {

@@ -31,7 +31,7 @@ func (w *World) beginConvergence() {
 
 // lookForConvergence ends the world a while after all has come to rest.
 func (w *World) lookForConvergence() {
-	if w.checks.LiveRuns() == 0 && w.clients.open == 0 && len(w.clients.unserved()) == 0 && w.checks.Settled(w.facts(true)) {
+	if w.checks.LiveRuns(w.broken) == 0 && w.clients.open == 0 && len(w.clients.unserved()) == 0 && w.checks.Settled(w.facts(true)) {
 		w.converged = w.timeline.Now()
 		w.timeline.After(settleTime, w.settled)
 		return
@@ -42,7 +42,7 @@ func (w *World) lookForConvergence() {
 // settled ends the world, unless a run came late: a submit whose client waits no longer
 // may still be done, and its run has its time like any other.
 func (w *World) settled() {
-	if w.checks.LiveRuns() == 0 {
+	if w.checks.LiveRuns(w.broken) == 0 {
 		w.over = true
 		return
 	}
@@ -50,11 +50,14 @@ func (w *World) settled() {
 	w.lookForConvergence()
 }
 
+// broken tells whether a node stays as it is for good.
+func (w *World) broken(node string) bool { return w.core != nil && !w.core[node] }
+
 // facts are what the machines show now.
 func (w *World) facts(settled bool) check.Facts {
 	facts := check.Facts{Step: w.steps, At: w.timeline.Now(), Settled: settled, Waiting: w.clients.unserved()}
 	for _, s := range w.sorted {
-		m := check.Machine{Node: s.name, Broken: w.core != nil && !w.core[s.name], JournalLost: s.forgot}
+		m := check.Machine{Node: s.name, Broken: w.broken(s.name), JournalLost: s.forgot}
 		if s.daemon == nil {
 			m.Trouble = "no daemon runs"
 		} else {

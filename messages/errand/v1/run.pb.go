@@ -314,6 +314,11 @@ const (
 	OnNodeLoss_ON_NODE_LOSS_FAIL        OnNodeLoss = 1
 	// Another attempt, at most 5 times, which no retry pays for.
 	OnNodeLoss_ON_NODE_LOSS_RETRY OnNodeLoss = 2
+	// Nothing is lost with its node: what runs is not stopped when the node loses its
+	// session, and the run waits, without an end, until the node tells how it ended. It is
+	// never at two places. What the node then tells to be lost is not tried again. Also for
+	// runs at which somebody waits.
+	OnNodeLoss_ON_NODE_LOSS_WAIT OnNodeLoss = 3
 )
 
 // Enum value maps for OnNodeLoss.
@@ -322,11 +327,13 @@ var (
 		0: "ON_NODE_LOSS_UNSPECIFIED",
 		1: "ON_NODE_LOSS_FAIL",
 		2: "ON_NODE_LOSS_RETRY",
+		3: "ON_NODE_LOSS_WAIT",
 	}
 	OnNodeLoss_value = map[string]int32{
 		"ON_NODE_LOSS_UNSPECIFIED": 0,
 		"ON_NODE_LOSS_FAIL":        1,
 		"ON_NODE_LOSS_RETRY":       2,
+		"ON_NODE_LOSS_WAIT":        3,
 	}
 )
 
@@ -3000,12 +3007,13 @@ const file_errand_v1_run_proto_rawDesc = "" +
 	"\x17PULL_POLICY_UNSPECIFIED\x10\x00\x12\x17\n" +
 	"\x13PULL_POLICY_MISSING\x10\x01\x12\x16\n" +
 	"\x12PULL_POLICY_ALWAYS\x10\x02\x12\x15\n" +
-	"\x11PULL_POLICY_NEVER\x10\x03*Y\n" +
+	"\x11PULL_POLICY_NEVER\x10\x03*p\n" +
 	"\n" +
 	"OnNodeLoss\x12\x1c\n" +
 	"\x18ON_NODE_LOSS_UNSPECIFIED\x10\x00\x12\x15\n" +
 	"\x11ON_NODE_LOSS_FAIL\x10\x01\x12\x16\n" +
-	"\x12ON_NODE_LOSS_RETRY\x10\x02*F\n" +
+	"\x12ON_NODE_LOSS_RETRY\x10\x02\x12\x15\n" +
+	"\x11ON_NODE_LOSS_WAIT\x10\x03*F\n" +
 	"\x06Stream\x12\x16\n" +
 	"\x12STREAM_UNSPECIFIED\x10\x00\x12\x11\n" +
 	"\rSTREAM_STDOUT\x10\x01\x12\x11\n" +

@@ -334,6 +334,10 @@ func (d *Driver) newTask(ctx context.Context, spec sandbox.Spec, mounts []mount.
 	if byRuntime {
 		d.learnFilter(spec.ID, created.GetPid())
 	}
+	if spec.Unfenced && d.config.Fence != "" {
+		// The runtime has made the group; nothing of the command is in it yet.
+		return d.parent.Group(spec.ID).Unfence()
+	}
 	return nil
 }
 
@@ -343,7 +347,7 @@ func (d *Driver) logURI(spec sandbox.Spec) (string, error) {
 		LogPath: spec.LogPath, RunDir: d.dir(spec.ID), SegmentBytes: d.config.LogSegmentBytes, Segments: d.config.LogSegments,
 		Status: d.statusPath(spec.ID),
 	}
-	if d.config.Fence != "" {
+	if d.config.Fence != "" && !spec.Unfenced {
 		of.Fence, of.CgroupRoot, of.Parent, of.Group = d.config.Fence, cgroup.Root, d.parent.Name(), spec.ID
 	}
 	config, err := of.Encode()

@@ -128,6 +128,8 @@ type box struct {
 	group *cgroup.Group
 	// spec is nil once the sandbox was started, and after a restart.
 	spec *recordv1.Spec
+	// unfenced is that of the spec.
+	unfenced bool
 
 	mu      sync.Mutex
 	started bool

@@ -51,7 +51,7 @@ func (d *Driver) Create(_ context.Context, spec sandbox.Spec) error {
 		return records.Errorf(records.ClassConflict, "create sandbox %s: it exists", spec.ID)
 	}
 	x := d.newBox(m)
-	x.spec, x.end = spec.Spec, end
+	x.spec, x.unfenced, x.end = spec.Spec, spec.Unfenced, end
 	if x.path, err = d.stock.place(content); err != nil {
 		_ = os.Remove(x.path)
 		return fmt.Errorf("create sandbox %s: %w", spec.ID, err)
@@ -267,7 +267,11 @@ func (d *Driver) arguments(x *box, spec *recordv1.Spec, user string) []string {
 		"segment=" + strconv.FormatInt(d.config.LogSegmentBytes, 10), "segments=" + strconv.Itoa(d.config.LogSegments),
 		"isolated=" + strconv.FormatBool(d.isolate), "user=" + user, "chdir=" + x.meta.Dir,
 	}
-	if d.config.Fence != "" {
+	switch {
+	case d.config.Fence == "":
+	case x.unfenced:
+		args = append(args, "unfenced=true")
+	default:
 		args = append(args, "fence="+d.config.Fence)
 	}
 	if d.parent != nil {

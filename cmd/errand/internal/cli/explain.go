@@ -55,7 +55,7 @@ var flagOfField = map[string]string{
 	"spec.memory_bytes": "--memory", "spec.pids_limit": "--pids-limit", "spec.read_only_root": "--read-only", "spec.stdin": "--interactive", "spec.terminal": "--tty",
 	"spec.timeout": "--timeout", "spec.start_deadline": "--start-deadline", "spec.stop_grace": "--stop-grace",
 	"spec.retry.retries": "--retries", "spec.retry.only": "--retry-only", "spec.retry.never": "--retry-never",
-	"spec.retry.backoff": "--backoff", "spec.retry.backoff_max": "--backoff-max",
+	"spec.retry.backoff": "--backoff", "spec.retry.backoff_max": "--backoff-max", "spec.retry.on_node_loss": "--on-node-loss",
 	"start.command": "COMMAND", "start.env": "--env", "start.working_dir": "--workdir", "start.user": "--user", "path": "PATH",
 	"tail_lines": "--tail", "attempt": "--attempt", "since": "--since",
 }

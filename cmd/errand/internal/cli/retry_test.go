@@ -48,3 +48,23 @@ func TestRetriesThatCanNotBeMeantAreRefused(t *testing.T) {
 		t.Run(name, func(t *testing.T) { i.run(c.args...).wantError(t, ExitUsage, c.want...) })
 	}
 }
+
+func TestWhatBecomesOfARunWithItsNodeIsAskedFor(t *testing.T) {
+	for flag, want := range map[string]errandv1.OnNodeLoss{
+		"": errandv1.OnNodeLoss_ON_NODE_LOSS_UNSPECIFIED, "fail": errandv1.OnNodeLoss_ON_NODE_LOSS_FAIL, "wait": errandv1.OnNodeLoss_ON_NODE_LOSS_WAIT,
+	} {
+		s := startFake(t, func(s *fakeapi.Server) { s.Script = seventeen })
+		args := []string{"run", "-d", "busybox"}
+		if flag != "" {
+			args = []string{"run", "-d", "--retries", "2", "--on-node-loss", flag, "busybox"}
+		}
+		newInvocation(t, s.URL()).run(args...)
+		if got := s.Runs()[0].Run().GetSpec().GetRetry().GetOnNodeLoss(); got != want {
+			t.Errorf("--on-node-loss %q asks for %s", flag, got)
+		}
+	}
+	s := startFake(t, func(*fakeapi.Server) {})
+	if got := newInvocation(t, s.URL()).run("run", "--on-node-loss", "perhaps", "busybox"); got.code != 2 || len(s.Runs()) > 0 {
+		t.Errorf("a word that is none: %+v", got)
+	}
+}

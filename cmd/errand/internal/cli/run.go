@@ -33,6 +33,7 @@ type specFlags struct {
 	labels         []string
 	driver         string
 	pull           string
+	onNodeLoss     string
 	idempotencyKey string
 }
 
@@ -122,6 +123,8 @@ func (flags *specFlags) register(cmd *cobra.Command) {
 	f.StringArrayVar(&flags.labels, "label", nil, "set a label: KEY=VALUE")
 	f.StringVar(&flags.driver, "driver", "", "containerd, process or null (default the node's)")
 	f.StringVar(&flags.pull, "pull", "missing", "when to ask the registry for the image: missing, always or never")
+	f.StringVar(&flags.onNodeLoss, "on-node-loss", "", "when its node is lost: fail, or wait for the node and let what runs there go on (default fail; with --retries another attempt)")
+	must(cmd.RegisterFlagCompletionFunc("on-node-loss", cobra.FixedCompletions([]string{"fail", "wait"}, cobra.ShellCompDirectiveNoFileComp)))
 	must(cmd.RegisterFlagCompletionFunc("driver", cobra.FixedCompletions([]string{"containerd", "process", "null"}, cobra.ShellCompDirectiveNoFileComp)))
 	must(cmd.RegisterFlagCompletionFunc("pull", cobra.FixedCompletions([]string{"missing", "always", "never"}, cobra.ShellCompDirectiveNoFileComp)))
 	for _, name := range []string{"name", "app", "env", "workdir", "user", "cpu", "memory", "pids-limit", "timeout", "start-deadline", "stop-grace", "label"} {
@@ -168,6 +171,10 @@ func (a *app) createRequest(cmd *cobra.Command, args []string, flags *specFlags)
 	if err != nil {
 		return nil, err
 	}
+	retry, err := parseOnNodeLoss(flags.onNodeLoss)
+	if err != nil {
+		return nil, err
+	}
 	key := flags.idempotencyKey
 	if key == "" {
 		// Sent again after a lost answer, the request must not make a second run.
@@ -185,6 +192,7 @@ func (a *app) createRequest(cmd *cobra.Command, args []string, flags *specFlags)
 			CpuMillis: int64(flags.cpu), MemoryBytes: int64(flags.memory),
 			PidsLimit: flags.pids, ReadOnlyRoot: flags.readOnly, Pull: pull,
 			Timeout: flags.timeout.proto(), StartDeadline: flags.startDeadline.proto(), StopGrace: flags.stopGrace.proto(),
+			Retry: retry,
 		},
 	}, nil
 }
@@ -200,6 +208,19 @@ func parsePull(text string) (errandv1.PullPolicy, error) {
 		return errandv1.PullPolicy_PULL_POLICY_NEVER, nil
 	}
 	return 0, usage("--pull %q: must be missing, always or never", text)
+}
+
+// parseOnNodeLoss leaves the default out, like parsePull.
+func parseOnNodeLoss(text string) (*errandv1.Retry, error) {
+	switch text {
+	case "":
+		return nil, nil
+	case "fail":
+		return &errandv1.Retry{OnNodeLoss: errandv1.OnNodeLoss_ON_NODE_LOSS_FAIL}, nil
+	case "wait":
+		return &errandv1.Retry{OnNodeLoss: errandv1.OnNodeLoss_ON_NODE_LOSS_WAIT}, nil
+	}
+	return nil, usage("--on-node-loss %q: must be fail or wait", text)
 }
 
 func (d *durationValue) proto() *durationpb.Duration {

@@ -303,6 +303,9 @@ const (
 	OnNodeLoss_ON_NODE_LOSS_UNSPECIFIED OnNodeLoss = 0
 	OnNodeLoss_ON_NODE_LOSS_FAIL        OnNodeLoss = 1
 	OnNodeLoss_ON_NODE_LOSS_RETRY       OnNodeLoss = 2
+	// Nothing is lost: its sandbox goes on without a session, and the run waits for the
+	// word of its node.
+	OnNodeLoss_ON_NODE_LOSS_WAIT OnNodeLoss = 3
 )
 
 // Enum value maps for OnNodeLoss.
@@ -311,11 +314,13 @@ var (
 		0: "ON_NODE_LOSS_UNSPECIFIED",
 		1: "ON_NODE_LOSS_FAIL",
 		2: "ON_NODE_LOSS_RETRY",
+		3: "ON_NODE_LOSS_WAIT",
 	}
 	OnNodeLoss_value = map[string]int32{
 		"ON_NODE_LOSS_UNSPECIFIED": 0,
 		"ON_NODE_LOSS_FAIL":        1,
 		"ON_NODE_LOSS_RETRY":       2,
+		"ON_NODE_LOSS_WAIT":        3,
 	}
 )
 
@@ -2763,7 +2768,9 @@ type JournalEntry struct {
 	// The stop signals sent so far, oldest first. The exit takes them over.
 	Signals []*SentSignal `protobuf:"bytes,25,rep,name=signals,proto3" json:"signals,omitempty"`
 	// When a daemon that was started anew last took the running command over.
-	AdoptedAt     int64 `protobuf:"varint,26,opt,name=adopted_at,json=adoptedAt,proto3" json:"adopted_at,omitempty"`
+	AdoptedAt int64 `protobuf:"varint,26,opt,name=adopted_at,json=adoptedAt,proto3" json:"adopted_at,omitempty"`
+	// What runs goes on when its session ends (ON_NODE_LOSS_WAIT).
+	Unfenced      bool `protobuf:"varint,27,opt,name=unfenced,proto3" json:"unfenced,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2978,6 +2985,13 @@ func (x *JournalEntry) GetAdoptedAt() int64 {
 		return x.AdoptedAt
 	}
 	return 0
+}
+
+func (x *JournalEntry) GetUnfenced() bool {
+	if x != nil {
+		return x.Unfenced
+	}
+	return false
 }
 
 // Exit is what was observed of a command's end.
@@ -3546,7 +3560,7 @@ const file_errand_record_v1_record_proto_rawDesc = "" +
 	"\asandbox\x18\x01 \x01(\tR\asandbox\x12\x16\n" +
 	"\x06driver\x18\x02 \x01(\tR\x06driver\x12\x14\n" +
 	"\x05since\x18\x03 \x01(\x03R\x05since\x12\x18\n" +
-	"\astrange\x18\x04 \x01(\tR\astrange\"\x88\a\n" +
+	"\astrange\x18\x04 \x01(\tR\astrange\"\xa4\a\n" +
 	"\fJournalEntry\x12\x10\n" +
 	"\x03run\x18\x01 \x01(\tR\x03run\x12\x18\n" +
 	"\aattempt\x18\x02 \x01(\x05R\aattempt\x12\x1c\n" +
@@ -3581,7 +3595,8 @@ const file_errand_record_v1_record_proto_rawDesc = "" +
 	"\fmemory_bytes\x18\x18 \x01(\x03R\vmemoryBytes\x126\n" +
 	"\asignals\x18\x19 \x03(\v2\x1c.errand.record.v1.SentSignalR\asignals\x12\x1d\n" +
 	"\n" +
-	"adopted_at\x18\x1a \x01(\x03R\tadoptedAt\"\xce\x04\n" +
+	"adopted_at\x18\x1a \x01(\x03R\tadoptedAt\x12\x1a\n" +
+	"\bunfenced\x18\x1b \x01(\bR\bunfenced\"\xce\x04\n" +
 	"\x04Exit\x12\x17\n" +
 	"\x04code\x18\x01 \x01(\x05H\x00R\x04code\x88\x01\x01\x12\x16\n" +
 	"\x06signal\x18\x02 \x01(\x05R\x06signal\x12\x1d\n" +
@@ -3662,12 +3677,13 @@ const file_errand_record_v1_record_proto_rawDesc = "" +
 	"\x17PULL_POLICY_UNSPECIFIED\x10\x00\x12\x17\n" +
 	"\x13PULL_POLICY_MISSING\x10\x01\x12\x16\n" +
 	"\x12PULL_POLICY_ALWAYS\x10\x02\x12\x15\n" +
-	"\x11PULL_POLICY_NEVER\x10\x03*Y\n" +
+	"\x11PULL_POLICY_NEVER\x10\x03*p\n" +
 	"\n" +
 	"OnNodeLoss\x12\x1c\n" +
 	"\x18ON_NODE_LOSS_UNSPECIFIED\x10\x00\x12\x15\n" +
 	"\x11ON_NODE_LOSS_FAIL\x10\x01\x12\x16\n" +
-	"\x12ON_NODE_LOSS_RETRY\x10\x02*\x83\x04\n" +
+	"\x12ON_NODE_LOSS_RETRY\x10\x02\x12\x15\n" +
+	"\x11ON_NODE_LOSS_WAIT\x10\x03*\x83\x04\n" +
 	"\fRunEventKind\x12\x1e\n" +
 	"\x1aRUN_EVENT_KIND_UNSPECIFIED\x10\x00\x12\x19\n" +
 	"\x15RUN_EVENT_KIND_QUEUED\x10\x01\x12\x1a\n" +
