@@ -31,7 +31,7 @@ type onslaught struct {
 // NOD-07: whatever is killed while the disk is busy, nothing of any sandbox stays behind:
 // no container, task, shim, snapshot, lease, mount, cgroup, namespace or file.
 func TestTortureLeavesNothingOfManyContainers(t *testing.T) {
-	onslaughts := []onslaught{{name: "short", runs: 60, parallel: 20, daemon: 3 * time.Second, containerd: 8 * time.Second}}
+	onslaughts := []onslaught{{name: "short", runs: 40, parallel: 20, daemon: 3 * time.Second, containerd: 8 * time.Second}}
 	if os.Getenv(tortureEnv) != "" {
 		onslaughts = []onslaught{
 			{name: "as the case has it", runs: 500, parallel: 20, daemon: 10 * time.Second, containerd: time.Minute},

@@ -18,6 +18,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/errand-run/errand/simulation/daemon"
+	"github.com/errand-run/errand/simulation/daemon/janitor"
 )
 
 // parallelTests is how many tests run in parallel unless the command line says.
@@ -43,12 +44,29 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-func buildAndRun(m *testing.M) (int, error) {
-	dir, err := os.MkdirTemp("", "errand-daemon-test-")
-	if err != nil {
+func buildAndRun(m *testing.M) (code int, err error) {
+	// All that the tests make lies below one directory, so that what a process of tests
+	// that was killed has left can be told from what is in use, and is removed by the next.
+	home, err := janitor.Open(os.TempDir())
+	if home == nil {
 		return 1, err
 	}
-	defer os.RemoveAll(dir)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "what earlier tests have left is not all removed:", err)
+	}
+	defer func() {
+		// The next process of tests tries again.
+		if err := home.Close(); err != nil {
+			fmt.Fprintln(os.Stderr, "what the tests have left is not all removed:", err)
+		}
+	}()
+	if err := os.Setenv("TMPDIR", home.Dir); err != nil {
+		return 1, err
+	}
+	dir := filepath.Join(home.Dir, "bin")
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		return 1, err
+	}
 	binaries = dir
 	for _, build := range []struct {
 		name, source, cgo string
@@ -74,7 +92,7 @@ func buildAndRun(m *testing.M) (int, error) {
 			return 1, err
 		}
 	}
-	code := m.Run()
+	code = m.Run()
 	if code == 0 {
 		err = goleak.Find(goleak.IgnoreTopFunction("net/http.(*persistConn).readLoop"), goleak.IgnoreTopFunction("net/http.(*persistConn).writeLoop"))
 	}
