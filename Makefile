@@ -54,8 +54,8 @@ generate: ## Write the generated code anew
 	gofmt -w messages
 
 .PHONY: torture
-torture: packages ## Kill a daemon under load KILLS times (200) with each driver; nothing may be lost, started twice or left
-	ERRAND_TORTURE_KILLS=$(or $(KILLS),200) go test -timeout 60m ./simulation/daemon -v -count 1 -run '^TestTorture'
+torture: packages ## Kill a daemon under load KILLS times (200) with each driver; nothing may be lost, started twice or left; with the longest cases in full
+	ERRAND_TORTURE_KILLS=$(or $(KILLS),200) go test -timeout 60m ./simulation/daemon -v -count 1 -run '^(TestTorture.*|TestLogIsCompleteWhenTheStatusIsTerminal|TestRunsEndOnceAndWellHoweverOftenTheDaemonIsFrozen)$$'
 
 .PHONY: bench
 bench: packages build ## Measure against the bars of docs/benchmarks.md (BENCH="-short -only exit,process -o json")
