@@ -72,9 +72,9 @@ func publicAttempt(attempt *recordv1.Attempt) *errandv1.Attempt {
 		OomKilled:   attempt.GetOomKilled(),
 		Reason:      publicReason(attempt.GetReason()),
 		Message:     attempt.GetMessage(),
-		LogComplete: attempt.GetLogComplete(),
-		Status:      publicStatus(attempt.GetStatus()),
-		Signals:     publicSignals(attempt.GetSignals()),
+		LogComplete: attempt.GetLogComplete(), LogUnwritten: attempt.GetLogUnwritten(),
+		Status:  publicStatus(attempt.GetStatus()),
+		Signals: publicSignals(attempt.GetSignals()),
 
 		PlacedAt:        timeOf(attempt.GetPlacedAt()),
 		SafeAt:          timeOf(attempt.GetSafeAt()),

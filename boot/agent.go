@@ -2,9 +2,11 @@ package boot
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/zap"
 
 	"github.com/errand-run/errand/cluster/host"
@@ -26,15 +28,16 @@ type sandboxAgent struct {
 	host     *sandboxHost
 	guard    *guardKeeper
 	end      *end
+	metrics  *metrics
 
 	clock *clock.Clock
 	node  *nodes.Node
 }
 
 func newSandboxAgent(
-	order *sequence, config settings, parts Parts, cluster *clusterAccess, storage *nodeStorage, sandboxes *sandboxHost, guard *guardKeeper, e *end,
+	order *sequence, config settings, parts Parts, cluster *clusterAccess, storage *nodeStorage, sandboxes *sandboxHost, guard *guardKeeper, e *end, m *metrics,
 ) *sandboxAgent {
-	a := &sandboxAgent{settings: config, log: parts.log("node"), cluster: cluster, storage: storage, host: sandboxes, guard: guard, end: e}
+	a := &sandboxAgent{settings: config, log: parts.log("node"), cluster: cluster, storage: storage, host: sandboxes, guard: guard, end: e, metrics: m}
 	order.add(stage{name: "sandbox agent", startTimeout: holdingsMax + config.session().LossAfter(), stopTimeout: 25 * time.Second, start: a.start, stop: a.stop})
 	return a
 }
@@ -62,6 +65,9 @@ func (a *sandboxAgent) start(ctx context.Context) error {
 		a.clock.Close()
 		return err
 	}
+	if err := a.count(); err != nil {
+		return errors.Join(err, a.close(ctx))
+	}
 	for _, step := range []func(context.Context) error{a.node.Recover, a.node.Adopt, a.node.Register, a.node.Reconcile} {
 		if err := step(ctx); err != nil {
 			stopContext, cancel := context.WithTimeout(context.WithoutCancel(ctx), unwindTimeout)
@@ -73,6 +79,20 @@ func (a *sandboxAgent) start(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// count registers what the node counts of itself.
+func (a *sandboxAgent) count() error {
+	logs := func(cause string, of func(nodes.Status) int64) error {
+		return a.metrics.Register(prometheus.NewCounterFunc(prometheus.CounterOpts{
+			Name: "errand_logs_incomplete_total", ConstLabels: prometheus.Labels{"cause": cause},
+			Help: "Attempts whose log is not all that their command wrote, by cause: disk (it could not be written), other (it was larger than its limit, or its logger was killed).",
+		}, func() float64 { return float64(of(a.node.Status())) }))
+	}
+	return errors.Join(
+		logs("disk", func(s nodes.Status) int64 { return s.LogsUnwritten }),
+		logs("other", func(s nodes.Status) int64 { return s.LogsIncomplete - s.LogsUnwritten }),
+	)
 }
 
 // failed ends a node whose actors were given up: a daemon that is started anew
@@ -107,6 +127,10 @@ func (a *sandboxAgent) stop(ctx context.Context) error {
 	if err := a.node.Leave(leaving); err != nil {
 		a.log.Warn("more time for a restart could not be had", zap.Error(err))
 	}
+	return a.close(ctx)
+}
+
+func (a *sandboxAgent) close(ctx context.Context) error {
 	err := a.node.Close(ctx)
 	a.clock.Close()
 	return err

@@ -379,7 +379,7 @@ func (l *lab) drive(op SandboxOp) (SandboxResult, bool) {
 		}
 		return SandboxResult{Exit: b.exit}, true
 	case VerbFlush:
-		return SandboxResult{Complete: true}, true
+		return b.flushed(), true
 	case VerbRemove:
 		if b != nil && b.stuck {
 			return SandboxResult{Err: records.Errorf(records.ClassUnavailable, "it is stuck")}, true

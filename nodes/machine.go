@@ -137,7 +137,9 @@ type Machine struct {
 	unfenced   int64
 	journalErr error
 	trouble    string
-	shown      Status
+	// logsIncomplete and logsUnwritten are those of Status.
+	logsIncomplete, logsUnwritten int64
+	shown                         Status
 }
 
 // NewMachine makes the node actor of one activation.
@@ -317,7 +319,8 @@ func (m *Machine) show() {
 		Starting: m.counts[classStarting], Sandboxes: m.counts[classStarting] + m.counts[classRunning],
 		Unacknowledged: m.counts[classReporting],
 		Quarantined:    m.counts[classQuarantined] + int64(len(m.orphans)),
-		Trouble:        m.trouble,
+		LogsIncomplete: m.logsIncomplete, LogsUnwritten: m.logsUnwritten,
+		Trouble: m.trouble,
 	}
 	if m.journalErr != nil {
 		status.Trouble = "write journal: " + m.journalErr.Error()

@@ -1,6 +1,7 @@
 package nodes
 
 import (
+	"errors"
 	"time"
 
 	"google.golang.org/protobuf/proto"
@@ -127,7 +128,7 @@ func (m *Machine) exit(p *placement, exit *recordv1.Exit) {
 	// only the journal counts.
 	p.durable = observed && p.seen.Durable && untouched(p) && !m.leased()
 	if observed && p.seen.Settled {
-		exit.Leftover, exit.LogComplete = p.seen.Leftover, p.seen.LogComplete
+		exit.Leftover, exit.LogComplete, exit.LogUnwritten = p.seen.Leftover, p.seen.LogComplete, p.seen.LogUnwritten
 		p.emptied, p.flushed = true, true
 		m.warnOfLog(p)
 	}
@@ -239,19 +240,27 @@ func (m *Machine) flush(p *placement) {
 	}
 	m.do(SandboxOp{Verb: VerbFlush, Driver: p.entry.GetDriver(), ID: p.id}, func(result SandboxResult) {
 		p.entry.Exit.LogComplete = result.Err == nil && result.Complete
+		p.entry.Exit.LogUnwritten = errors.Is(result.Err, sandbox.ErrLogUnwritten)
 		p.flushed = true
 		m.warnOfLog(p)
 		m.tellEnd(p)
 	})
 }
 
-// warnOfLog says that the log of a command whose end was seen is not all that it wrote:
-// it was more than the limit, the disk is full or fails, or somebody has killed the
-// logger.
+// warnOfLog says and counts that the log of a command whose end was seen is not all that
+// it wrote: the disk is full or fails, which is trouble for all that run here, or it was
+// more than the limit, or somebody has killed the logger.
 func (m *Machine) warnOfLog(p *placement) {
-	if exit := p.entry.GetExit(); exit.Code != nil && !exit.GetLogComplete() {
-		m.log(actors.LogWarn, "log of a run is not complete", "run", p.key.Run, "attempt", p.key.Attempt)
+	exit := p.entry.GetExit()
+	if exit.Code == nil || exit.GetLogComplete() {
+		return
 	}
+	level, cause := actors.LogWarn, "it is larger than its limit, or its logger was killed"
+	if m.logsIncomplete++; exit.GetLogUnwritten() {
+		m.logsUnwritten++
+		level, cause = actors.LogError, "the disk of the logs did not take all"
+	}
+	m.log(level, "log of a run is not complete", "run", p.key.Run, "attempt", p.key.Attempt, "cause", cause)
 }
 
 // void journals that a placement never started.

@@ -1,6 +1,7 @@
 package nodes
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -8,6 +9,7 @@ import (
 	"github.com/errand-run/errand/cluster/records"
 	actorv1 "github.com/errand-run/errand/messages/errand/actor/v1"
 	recordv1 "github.com/errand-run/errand/messages/errand/record/v1"
+	"github.com/errand-run/errand/nodes/sandbox"
 )
 
 // settleEnds lets every end be one that the driver has on its disk, with nothing left
@@ -174,4 +176,46 @@ func TestKillFromOutsideIsALossAndOneOfTheEnginesIsNot(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A full disk under the logs is told with the end, and counted for whoever watches the node.
+func TestLogThatItsDiskDidNotTakeIsToldAndCounted(t *testing.T) {
+	for _, settled := range []bool{true, false} {
+		t.Run(fmt.Sprintf("settled %t", settled), func(t *testing.T) {
+			s := newStation(t)
+			s.ended = func(id string, _ int32) {
+				b := s.boxes[id]
+				b.alive = false
+				b.exit.Durable, b.exit.Settled, b.exit.LogUnwritten = settled, settled, true
+			}
+			s.reach("running")
+			s.end(s.box(), 3, 0)
+			s.do(VerbWait)
+			if !settled {
+				s.do(VerbKill)
+				s.do(VerbFlush)
+			}
+			for len(s.writes) > 0 {
+				s.write()
+			}
+			exits := s.exits()
+			if len(exits) == 0 || exits[0].GetCode() != 3 || exits[0].GetLogComplete() || !exits[0].GetLogUnwritten() {
+				t.Errorf("told %v", exits)
+			}
+			if shown := s.machine.shown; shown.LogsIncomplete != 1 || shown.LogsUnwritten != 1 {
+				t.Errorf("the node shows %+v", shown)
+			}
+			if !slices.Contains(s.logs, "log of a run is not complete") {
+				t.Errorf("the log says %q", s.logs)
+			}
+		})
+	}
+}
+
+// flushed is what a driver answers to a Flush of the box.
+func (b *labBox) flushed() SandboxResult {
+	if b != nil && b.exit.LogUnwritten {
+		return SandboxResult{Err: fmt.Errorf("flush: %w", sandbox.ErrLogUnwritten)}
+	}
+	return SandboxResult{Complete: true}
 }

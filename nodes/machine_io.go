@@ -52,6 +52,10 @@ type Status struct {
 	Unacknowledged int64
 	// Quarantined are outcomes without a run and sandboxes without an entry.
 	Quarantined int64
+	// LogsIncomplete are the attempts that have ended since the node actor was started and
+	// whose log is not all that their command wrote; of LogsUnwritten, which are among
+	// them, the disk of the logs did not take all.
+	LogsIncomplete, LogsUnwritten int64
 	// Trouble is what keeps the node from going on, empty when nothing does.
 	Trouble string
 }

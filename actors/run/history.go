@@ -87,6 +87,10 @@ func attemptEvents(run *recordv1.Run, attempt *recordv1.Attempt, stored []*recor
 		ended.Kind = recordv1.RunEventKind_RUN_EVENT_KIND_NOT_STARTED
 	}
 	events = append(events, ended)
+	if text := logText(attempt); text != "" {
+		ended.Kind, ended.Text = recordv1.RunEventKind_RUN_EVENT_KIND_LOG_INCOMPLETE, text
+		events = append(events, ended)
+	}
 	if attempt.GetSafeAt() > 0 {
 		events = append(events, Event{
 			At: attempt.GetSafeAt(), Kind: recordv1.RunEventKind_RUN_EVENT_KIND_SAFE, Attempt: attempt.GetNumber(), Node: attempt.GetNode(),

@@ -57,6 +57,19 @@ func endText(run *recordv1.Run, attempt *recordv1.Attempt) string {
 	}
 }
 
+// logText says what is wrong with the log of an attempt that has ended, and nothing if
+// nothing is.
+func logText(attempt *recordv1.Attempt) string {
+	switch {
+	case attempt.GetLogUnwritten():
+		return "output is missing from its log: the disk of the logs did not take it"
+	case attempt.GetStartedAt() > 0 && !attempt.GetLogComplete():
+		return "its log is not known to be complete"
+	default:
+		return ""
+	}
+}
+
 // memoryText tells how much memory an attempt might use and has used.
 func memoryText(run *recordv1.Run, attempt *recordv1.Attempt) string {
 	text := "it has no limit of its own"

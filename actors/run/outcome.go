@@ -172,7 +172,7 @@ func recordExit(now actors.Instant, run *recordv1.Run, exit *recordv1.Exit, resu
 		attempt.StartedAt = exit.GetStartedAt()
 	}
 	attempt.EndedAt = exitEnd(attempt, exit)
-	attempt.LogComplete, attempt.Leftover = exit.GetLogComplete(), exit.GetLeftover()
+	attempt.LogComplete, attempt.LogUnwritten, attempt.Leftover = exit.GetLogComplete(), exit.GetLogUnwritten(), exit.GetLeftover()
 	attempt.OomKilled = exit.GetOomKilled()
 	attempt.Signals = records.BoundSignals(exit.GetSignals())
 	attempt.AdoptedAt, attempt.MemoryPeakBytes = exit.GetAdoptedAt(), exit.GetMemoryPeakBytes()

@@ -371,8 +371,8 @@ func (e *explanation) finished() {
 	if attempt.GetLeftover() {
 		e.add(CauseLeftover, 0, attempt.GetNode(), attempt.GetNumber(), "processes that its command had left behind were killed")
 	}
-	if attempt.GetStartedAt() > 0 && !attempt.GetLogComplete() {
-		e.add(CauseLog, 0, attempt.GetNode(), attempt.GetNumber(), "its log is not known to be complete")
+	if text := logText(attempt); text != "" {
+		e.add(CauseLog, 0, attempt.GetNode(), attempt.GetNumber(), "%s", text)
 	}
 	for _, late := range run.GetLateExits()[:min(len(run.GetLateExits()), 1)] {
 		e.add(CauseLateExit, late.GetAt(), "", late.GetAttempt(), "attempt %d: %s", late.GetAttempt(), lateText(late))

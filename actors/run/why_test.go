@@ -257,6 +257,13 @@ func whyEnded() []whyCase {
 				"LEFTOVER processes that its command had left behind were killed", "LOG_INCOMPLETE its log is not known to be complete",
 			},
 		},
+		{
+			"with a log that its disk did not take", endedRun(recordv1.Reason_REASON_EXIT_CODE, withCode(9, 0), func(_ *recordv1.Run, a *recordv1.Attempt) {
+				a.LogComplete, a.LogUnwritten = false, true
+			}),
+			Unrecorded{},
+			[]string{"EXIT_CODE attempt 1 on node n1: the command ended with another exit code than 0; exit code 9", none, "LOG_INCOMPLETE output is missing from its log: the disk of the logs did not take it"},
+		},
 	}
 	return append(cases, whyLost()...)
 }

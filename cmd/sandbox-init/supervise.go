@@ -428,6 +428,7 @@ func (s *supervisor) finish(last status.Status) error {
 	}
 	drained := s.pump == nil || s.pump.DrainToEnd(logger.FlushLimit)
 	last.LogIncomplete = !s.log.End(drained)
+	last.LogUnwritten = last.LogIncomplete && s.log.Unwritten()
 	s.log.Close()
 	last.Final = true
 	err := s.status.Write(last)

@@ -343,8 +343,8 @@ func TestWriteErrorsAreCountedAndMarked(t *testing.T) {
 		w.Append(Stdout, bytes.Repeat([]byte("lost"), 50))
 		w.Flush()
 	}
-	if w.Dropped() != 2000 {
-		t.Fatalf("dropped %d", w.Dropped())
+	if w.Dropped() != 2000 || !w.Unwritten() {
+		t.Fatalf("dropped %d, unwritten %t", w.Dropped(), w.Unwritten())
 	}
 	if err := os.Rename(away, dir); err != nil {
 		t.Fatal(err)

@@ -50,6 +50,8 @@ type Writer struct {
 	open [3]bool
 	// dropped is all that was lost, gap is what no gap record tells of yet.
 	dropped, gap int64
+	// unwritten: a write has failed, and output was lost with it.
+	unwritten bool
 }
 
 type segment struct {
@@ -134,6 +136,9 @@ func (w *Writer) Fill(stream Stream, read func([]byte) (int, error)) (int, error
 // because they could not be written.
 func (w *Writer) Dropped() int64 { return w.dropped }
 
+// Unwritten tells whether output was lost because it could not be written.
+func (w *Writer) Unwritten() bool { return w.unwritten }
+
 // Flush makes all that was added visible to readers.
 func (w *Writer) Flush() {
 	if len(w.buf) == 0 {
@@ -145,6 +150,7 @@ func (w *Writer) Flush() {
 	}
 	w.dropped += output
 	w.gap += output
+	w.unwritten = w.unwritten || output > 0
 	w.buf, w.buffered = w.buf[:0], 0
 }
 

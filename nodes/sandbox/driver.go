@@ -9,6 +9,7 @@ package sandbox
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -80,7 +81,13 @@ type Exit struct {
 	// would answer with Leftover and LogComplete.
 	Settled               bool
 	Leftover, LogComplete bool
+	// LogUnwritten means that Flush would answer with ErrLogUnwritten.
+	LogUnwritten bool
 }
+
+// ErrLogUnwritten is returned by Flush when the log has its end and lacks output that the
+// disk of the logs did not take.
+var ErrLogUnwritten = errors.New("output could not be written to the log")
 
 // State is how far a sandbox that List found has come.
 type State uint8
@@ -144,7 +151,8 @@ type Driver interface {
 	// after a restart of the daemon too, until Remove.
 	Wait(ctx context.Context, id string) (Exit, error)
 	// Flush returns when the log holds all that the command wrote and its end mark;
-	// complete is false when that can not be said. Only after Kill.
+	// complete is false when that can not be said, and with ErrLogUnwritten when output is
+	// missing because the disk did not take it. Only after Kill.
 	Flush(ctx context.Context, id string) (complete bool, err error)
 	// Remove removes everything but the log. It may be repeated.
 	Remove(ctx context.Context, id string) error

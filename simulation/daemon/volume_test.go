@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -245,6 +246,7 @@ func TestVeryLargeOutputIsBoundedAndFreezesNobody(t *testing.T) {
 			if err != nil || stored > limit+chunk || stored < limit/2 || kept.bytes+dropped < written {
 				t.Errorf("%d bytes are stored, %d shown, %d said to be missing, %v; %d were written", stored, kept.bytes, dropped, err, written)
 			}
+			n.wantLogAlert(t, id, "its log is not known to be complete", "other")
 			if tail := n.errand(t, "logs", "--tail", "3", id); tail.stdout != "y\ny\ny\n" {
 				t.Errorf("the end of the log is %q", tail.stdout)
 			}
@@ -260,6 +262,35 @@ func TestVeryLargeOutputIsBoundedAndFreezesNobody(t *testing.T) {
 			n.errand(t, "cancel", "--force", other)
 			n.errand(t, "wait", other)
 		})
+	}
+}
+
+// wantLogAlert wants everybody to hear that the log of the node's only such run is not
+// whole: who asks for the run, and who watches the node.
+func (n *node) wantLogAlert(t *testing.T, id, text, cause string) {
+	t.Helper()
+	if events := n.eventTexts(t, id, "LOG_INCOMPLETE"); len(events) != 1 || events[0] != text {
+		t.Errorf("events: %q", events)
+	}
+	if why := n.errand(t, "why", id).stdout; !strings.Contains(why, text) {
+		t.Errorf("why: %s", why)
+	}
+	answer, err := http.Get(n.Address + "/metrics")
+	if err != nil {
+		t.Fatal(err)
+	}
+	metrics, err := io.ReadAll(answer.Body)
+	if err = errors.Join(err, answer.Body.Close()); err != nil {
+		t.Fatal(err)
+	}
+	for _, one := range []string{"disk", "other"} {
+		want := `errand_logs_incomplete_total{cause="` + one + `"} 0`
+		if one == cause {
+			want = strings.TrimSuffix(want, "0") + "1"
+		}
+		if !strings.Contains(string(metrics), want+"\n") {
+			t.Errorf("the metrics have no %s:\n%s", want, metrics)
+		}
 	}
 }
 
@@ -296,8 +327,9 @@ func TestFullDiskUnderTheLogsEndsNoCommand(t *testing.T) {
 			if r.bytes == 0 || r.bytes > size || !strings.Contains(r.stderr, "bytes") {
 				t.Errorf("errand logs showed %d bytes and said %q", r.bytes, r.stderr)
 			}
-			if !strings.Contains(n.log.String(), "log of a run is not complete") {
-				t.Errorf("the daemon says nothing of it:\n%s", n.log)
+			n.wantLogAlert(t, id, "output is missing from its log: the disk of the logs did not take it", "disk")
+			if log := n.log.String(); !strings.Contains(log, "log of a run is not complete") || !strings.Contains(log, "the disk of the logs did not take all") {
+				t.Errorf("the daemon says nothing of it:\n%s", log)
 			}
 		})
 	}

@@ -958,8 +958,10 @@ type Attempt struct {
 	AdoptedAt *timestamppb.Timestamp `protobuf:"bytes,16,opt,name=adopted_at,json=adoptedAt,proto3" json:"adopted_at,omitempty"`
 	// The most memory that the attempt has used, in bytes; known of one that ran out of it.
 	MemoryPeakBytes int64 `protobuf:"varint,17,opt,name=memory_peak_bytes,json=memoryPeakBytes,proto3" json:"memory_peak_bytes,omitempty"`
-	unknownFields   protoimpl.UnknownFields
-	sizeCache       protoimpl.SizeCache
+	// Output is missing from the log because its disk did not take it.
+	LogUnwritten  bool `protobuf:"varint,18,opt,name=log_unwritten,json=logUnwritten,proto3" json:"log_unwritten,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Attempt) Reset() {
@@ -1109,6 +1111,13 @@ func (x *Attempt) GetMemoryPeakBytes() int64 {
 		return x.MemoryPeakBytes
 	}
 	return 0
+}
+
+func (x *Attempt) GetLogUnwritten() bool {
+	if x != nil {
+		return x.LogUnwritten
+	}
+	return false
 }
 
 // SentSignal is a stop signal that the engine sent to a command.
@@ -2818,7 +2827,7 @@ const file_errand_v1_run_proto_rawDesc = "" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01B\f\n" +
 	"\n" +
-	"_exit_code\"\xc0\x05\n" +
+	"_exit_code\"\xe5\x05\n" +
 	"\aAttempt\x12\x16\n" +
 	"\x06number\x18\x01 \x01(\x05R\x06number\x12\x12\n" +
 	"\x04node\x18\x02 \x01(\tR\x04node\x129\n" +
@@ -2840,7 +2849,8 @@ const file_errand_v1_run_proto_rawDesc = "" +
 	"\asafe_by\x18\x0f \x01(\tR\x06safeBy\x129\n" +
 	"\n" +
 	"adopted_at\x18\x10 \x01(\v2\x1a.google.protobuf.TimestampR\tadoptedAt\x12*\n" +
-	"\x11memory_peak_bytes\x18\x11 \x01(\x03R\x0fmemoryPeakBytesB\f\n" +
+	"\x11memory_peak_bytes\x18\x11 \x01(\x03R\x0fmemoryPeakBytes\x12#\n" +
+	"\rlog_unwritten\x18\x12 \x01(\bR\flogUnwrittenB\f\n" +
 	"\n" +
 	"_exit_code\"\xac\x01\n" +
 	"\n" +

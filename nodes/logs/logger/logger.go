@@ -6,8 +6,9 @@
 //
 //	logger.pid    "PID START\n" (package pid), from before it says that it is ready
 //	logger.sock   a stream socket: who sends FlushRequest gets, once the log holds
-//	              all that stood in the pipes and an end mark, "complete\n" or
-//	              "incomplete\n"
+//	              all that stood in the pipes and an end mark, "complete\n",
+//	              "incomplete\n", or "unwritten\n" if output is missing because it
+//	              could not be written
 package logger
 
 import (
@@ -40,6 +41,7 @@ const (
 
 	answerComplete   = "complete\n"
 	answerIncomplete = "incomplete\n"
+	answerUnwritten  = "unwritten\n"
 	// termLimit is how long a logger that was told to end waits for the pipes' ends.
 	termLimit = 5 * time.Second
 	// clientLimit bounds how long a client of the socket may take to speak.
@@ -197,8 +199,11 @@ func answer(pump *Pump, w *logs.Writer, listener int) {
 		return
 	}
 	reply := answerIncomplete
-	if w.End(pump.Drain(FlushLimit)) {
+	switch complete := w.End(pump.Drain(FlushLimit)); {
+	case complete:
 		reply = answerComplete
+	case w.Unwritten():
+		reply = answerUnwritten
 	}
 	_ = uninterrupted(func() error { return unix.Sendto(fd, []byte(reply), unix.MSG_NOSIGNAL, nil) })
 }
@@ -306,6 +311,10 @@ func listen(dir string) (int, error) {
 // ErrNoLogger is returned when no logger listens in the run directory.
 var ErrNoLogger = errors.New("no logger")
 
+// ErrUnwritten is returned when the log has come to its end and lacks output that could
+// not be written.
+var ErrUnwritten = errors.New("output could not be written to the log")
+
 // Flush asks the logger of a run directory to read its pipes dry and to write the
 // end mark. complete tells whether the log then holds everything. It takes no
 // longer than FlushLimit and half a second, whatever the context says.
@@ -347,6 +356,9 @@ func Flush(ctx context.Context, runDir string) (complete bool, err error) {
 	n, err := read(fd, b[:])
 	if err != nil {
 		return false, fmt.Errorf("flush log: %w", err)
+	}
+	if string(b[:n]) == answerUnwritten {
+		return false, ErrUnwritten
 	}
 	return string(b[:n]) == answerComplete, nil
 }

@@ -21,6 +21,7 @@ import (
 	"github.com/errand-run/errand/cluster/records"
 	"github.com/errand-run/errand/nodes/logs"
 	"github.com/errand-run/errand/nodes/logs/logger"
+	"github.com/errand-run/errand/nodes/sandbox"
 	"github.com/errand-run/errand/nodes/sandbox/containerd/quiet"
 	"github.com/errand-run/errand/nodes/sandbox/guest/pid"
 )
@@ -57,8 +58,11 @@ func (d *Driver) Flush(ctx context.Context, id string) (bool, error) {
 		return false, err
 	}
 	complete, err := logger.Flush(ctx, d.dir(id))
-	if err == nil {
+	switch {
+	case err == nil:
 		return complete, nil
+	case errors.Is(err, logger.ErrUnwritten):
+		return false, fmt.Errorf("flush sandbox %s: %w", id, sandbox.ErrLogUnwritten)
 	}
 	if !errors.Is(err, logger.ErrNoLogger) {
 		if ctx.Err() != nil {

@@ -166,6 +166,9 @@ func (d *Driver) Flush(ctx context.Context, id string) (complete bool, err error
 	}
 	x.mu.Lock()
 	defer x.mu.Unlock()
+	if x.exit.LogUnwritten {
+		return false, fmt.Errorf("flush sandbox %s: %w", id, sandbox.ErrLogUnwritten)
+	}
 	return x.logComplete, nil
 }
 

@@ -34,7 +34,7 @@ func (x *box) tryFinal(settled bool) bool {
 	}
 	x.exit = x.toExit(final, sourceSupervisor)
 	x.exit.Durable, x.exit.Settled = settled, settled
-	x.exit.Leftover, x.exit.LogComplete = final.Leftover, !final.LogIncomplete
+	x.exit.Leftover, x.exit.LogComplete, x.exit.LogUnwritten = final.Leftover, !final.LogIncomplete, final.LogUnwritten
 	x.leftover, x.logComplete = final.Leftover, !final.LogIncomplete
 	close(x.ended)
 	return true

@@ -56,7 +56,9 @@ type attemptView struct {
 	Reason      string     `json:"reason"`
 	Message     string     `json:"message,omitempty"`
 	LogComplete bool       `json:"logComplete"`
-	PlacedAt    *time.Time `json:"placedAt,omitempty"`
+	// LogUnwritten is told only of a log that its disk did not take whole.
+	LogUnwritten bool       `json:"logUnwritten,omitempty"`
+	PlacedAt     *time.Time `json:"placedAt,omitempty"`
 	// SafeAt is from when on no copy of an attempt whose end nobody saw can be running, and
 	// SafeBy how that is known.
 	SafeAt          *time.Time `json:"safeAt,omitempty"`
@@ -170,8 +172,8 @@ func viewRun(run *errandv1.Run) runView {
 			OOMKilled:   attempt.GetOomKilled(),
 			Reason:      reasonWord(attempt.GetReason()),
 			Message:     attempt.GetMessage(),
-			LogComplete: attempt.GetLogComplete(),
-			Signals:     viewSignals(attempt.GetSignals()),
+			LogComplete: attempt.GetLogComplete(), LogUnwritten: attempt.GetLogUnwritten(),
+			Signals: viewSignals(attempt.GetSignals()),
 
 			PlacedAt: instant(attempt.GetPlacedAt()), SafeAt: instant(attempt.GetSafeAt()), SafeBy: attempt.GetSafeBy(),
 			AdoptedAt: instant(attempt.GetAdoptedAt()), MemoryPeakBytes: attempt.GetMemoryPeakBytes(),

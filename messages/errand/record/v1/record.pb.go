@@ -387,6 +387,8 @@ const (
 	RunEventKind_RUN_EVENT_KIND_NOT_STARTED RunEventKind = 16
 	// A node keeps a sandbox in the run's name for which nothing accounts.
 	RunEventKind_RUN_EVENT_KIND_QUARANTINED RunEventKind = 17
+	// The log of an attempt is not known to hold all that its command wrote.
+	RunEventKind_RUN_EVENT_KIND_LOG_INCOMPLETE RunEventKind = 18
 )
 
 // Enum value maps for RunEventKind.
@@ -410,26 +412,28 @@ var (
 		15: "RUN_EVENT_KIND_LATE_EXIT",
 		16: "RUN_EVENT_KIND_NOT_STARTED",
 		17: "RUN_EVENT_KIND_QUARANTINED",
+		18: "RUN_EVENT_KIND_LOG_INCOMPLETE",
 	}
 	RunEventKind_value = map[string]int32{
-		"RUN_EVENT_KIND_UNSPECIFIED": 0,
-		"RUN_EVENT_KIND_QUEUED":      1,
-		"RUN_EVENT_KIND_REFUSED":     2,
-		"RUN_EVENT_KIND_PLACED":      3,
-		"RUN_EVENT_KIND_LEFT":        4,
-		"RUN_EVENT_KIND_STARTED":     5,
-		"RUN_EVENT_KIND_ADOPTED":     6,
-		"RUN_EVENT_KIND_STOP":        7,
-		"RUN_EVENT_KIND_SIGNAL":      8,
-		"RUN_EVENT_KIND_OVERDUE":     9,
-		"RUN_EVENT_KIND_EXITED":      10,
-		"RUN_EVENT_KIND_LOST":        11,
-		"RUN_EVENT_KIND_SAFE":        12,
-		"RUN_EVENT_KIND_RETRY":       13,
-		"RUN_EVENT_KIND_FINISHED":    14,
-		"RUN_EVENT_KIND_LATE_EXIT":   15,
-		"RUN_EVENT_KIND_NOT_STARTED": 16,
-		"RUN_EVENT_KIND_QUARANTINED": 17,
+		"RUN_EVENT_KIND_UNSPECIFIED":    0,
+		"RUN_EVENT_KIND_QUEUED":         1,
+		"RUN_EVENT_KIND_REFUSED":        2,
+		"RUN_EVENT_KIND_PLACED":         3,
+		"RUN_EVENT_KIND_LEFT":           4,
+		"RUN_EVENT_KIND_STARTED":        5,
+		"RUN_EVENT_KIND_ADOPTED":        6,
+		"RUN_EVENT_KIND_STOP":           7,
+		"RUN_EVENT_KIND_SIGNAL":         8,
+		"RUN_EVENT_KIND_OVERDUE":        9,
+		"RUN_EVENT_KIND_EXITED":         10,
+		"RUN_EVENT_KIND_LOST":           11,
+		"RUN_EVENT_KIND_SAFE":           12,
+		"RUN_EVENT_KIND_RETRY":          13,
+		"RUN_EVENT_KIND_FINISHED":       14,
+		"RUN_EVENT_KIND_LATE_EXIT":      15,
+		"RUN_EVENT_KIND_NOT_STARTED":    16,
+		"RUN_EVENT_KIND_QUARANTINED":    17,
+		"RUN_EVENT_KIND_LOG_INCOMPLETE": 18,
 	}
 )
 
@@ -1809,8 +1813,10 @@ type Attempt struct {
 	AdoptedAt int64 `protobuf:"varint,18,opt,name=adopted_at,json=adoptedAt,proto3" json:"adopted_at,omitempty"`
 	// The most memory that it has used, in bytes; known of one that ran out of it.
 	MemoryPeakBytes int64 `protobuf:"varint,19,opt,name=memory_peak_bytes,json=memoryPeakBytes,proto3" json:"memory_peak_bytes,omitempty"`
-	unknownFields   protoimpl.UnknownFields
-	sizeCache       protoimpl.SizeCache
+	// Output is missing from the log because its disk did not take it.
+	LogUnwritten  bool `protobuf:"varint,20,opt,name=log_unwritten,json=logUnwritten,proto3" json:"log_unwritten,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Attempt) Reset() {
@@ -1974,6 +1980,13 @@ func (x *Attempt) GetMemoryPeakBytes() int64 {
 		return x.MemoryPeakBytes
 	}
 	return 0
+}
+
+func (x *Attempt) GetLogUnwritten() bool {
+	if x != nil {
+		return x.LogUnwritten
+	}
+	return false
 }
 
 // LateExit is an exit that arrived when it could no longer decide anything.
@@ -3023,8 +3036,10 @@ type Exit struct {
 	AdoptedAt int64 `protobuf:"varint,16,opt,name=adopted_at,json=adoptedAt,proto3" json:"adopted_at,omitempty"`
 	// The most memory that the sandbox has used, in bytes; known where it ran out of it.
 	MemoryPeakBytes int64 `protobuf:"varint,17,opt,name=memory_peak_bytes,json=memoryPeakBytes,proto3" json:"memory_peak_bytes,omitempty"`
-	unknownFields   protoimpl.UnknownFields
-	sizeCache       protoimpl.SizeCache
+	// Output is missing from the log because its disk did not take it.
+	LogUnwritten  bool `protobuf:"varint,18,opt,name=log_unwritten,json=logUnwritten,proto3" json:"log_unwritten,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Exit) Reset() {
@@ -3174,6 +3189,13 @@ func (x *Exit) GetMemoryPeakBytes() int64 {
 		return x.MemoryPeakBytes
 	}
 	return 0
+}
+
+func (x *Exit) GetLogUnwritten() bool {
+	if x != nil {
+		return x.LogUnwritten
+	}
+	return false
 }
 
 // SentSignal is a stop signal that the engine sent to a command. A record keeps at
@@ -3458,7 +3480,7 @@ const file_errand_record_v1_record_proto_rawDesc = "" +
 	"\x06reason\x18\x01 \x01(\x0e2\x18.errand.record.v1.ReasonR\x06reason\x12\x0e\n" +
 	"\x02by\x18\x02 \x01(\tR\x02by\x12\x0e\n" +
 	"\x02at\x18\x03 \x01(\x03R\x02at\x12\x14\n" +
-	"\x05force\x18\x04 \x01(\bR\x05force\"\x9d\x05\n" +
+	"\x05force\x18\x04 \x01(\bR\x05force\"\xc2\x05\n" +
 	"\aAttempt\x12\x16\n" +
 	"\x06number\x18\x01 \x01(\x05R\x06number\x12\x12\n" +
 	"\x04node\x18\x02 \x01(\tR\x04node\x12\x1c\n" +
@@ -3482,7 +3504,8 @@ const file_errand_record_v1_record_proto_rawDesc = "" +
 	"\asafe_by\x18\x11 \x01(\x0e2\x18.errand.record.v1.SafeByR\x06safeBy\x12\x1d\n" +
 	"\n" +
 	"adopted_at\x18\x12 \x01(\x03R\tadoptedAt\x12*\n" +
-	"\x11memory_peak_bytes\x18\x13 \x01(\x03R\x0fmemoryPeakBytesB\f\n" +
+	"\x11memory_peak_bytes\x18\x13 \x01(\x03R\x0fmemoryPeakBytes\x12#\n" +
+	"\rlog_unwritten\x18\x14 \x01(\bR\flogUnwrittenB\f\n" +
 	"\n" +
 	"_exit_code\"~\n" +
 	"\bLateExit\x12\x18\n" +
@@ -3596,7 +3619,7 @@ const file_errand_record_v1_record_proto_rawDesc = "" +
 	"\asignals\x18\x19 \x03(\v2\x1c.errand.record.v1.SentSignalR\asignals\x12\x1d\n" +
 	"\n" +
 	"adopted_at\x18\x1a \x01(\x03R\tadoptedAt\x12\x1a\n" +
-	"\bunfenced\x18\x1b \x01(\bR\bunfenced\"\xce\x04\n" +
+	"\bunfenced\x18\x1b \x01(\bR\bunfenced\"\xf3\x04\n" +
 	"\x04Exit\x12\x17\n" +
 	"\x04code\x18\x01 \x01(\x05H\x00R\x04code\x88\x01\x01\x12\x16\n" +
 	"\x06signal\x18\x02 \x01(\x05R\x06signal\x12\x1d\n" +
@@ -3620,7 +3643,8 @@ const file_errand_record_v1_record_proto_rawDesc = "" +
 	"emptied_at\x18\x0f \x01(\x03R\temptiedAt\x12\x1d\n" +
 	"\n" +
 	"adopted_at\x18\x10 \x01(\x03R\tadoptedAt\x12*\n" +
-	"\x11memory_peak_bytes\x18\x11 \x01(\x03R\x0fmemoryPeakBytesB\a\n" +
+	"\x11memory_peak_bytes\x18\x11 \x01(\x03R\x0fmemoryPeakBytes\x12#\n" +
+	"\rlog_unwritten\x18\x12 \x01(\bR\flogUnwrittenB\a\n" +
 	"\x05_code\"\x98\x01\n" +
 	"\n" +
 	"SentSignal\x12\x16\n" +
@@ -3683,7 +3707,7 @@ const file_errand_record_v1_record_proto_rawDesc = "" +
 	"\x18ON_NODE_LOSS_UNSPECIFIED\x10\x00\x12\x15\n" +
 	"\x11ON_NODE_LOSS_FAIL\x10\x01\x12\x16\n" +
 	"\x12ON_NODE_LOSS_RETRY\x10\x02\x12\x15\n" +
-	"\x11ON_NODE_LOSS_WAIT\x10\x03*\x83\x04\n" +
+	"\x11ON_NODE_LOSS_WAIT\x10\x03*\xa6\x04\n" +
 	"\fRunEventKind\x12\x1e\n" +
 	"\x1aRUN_EVENT_KIND_UNSPECIFIED\x10\x00\x12\x19\n" +
 	"\x15RUN_EVENT_KIND_QUEUED\x10\x01\x12\x1a\n" +
@@ -3703,7 +3727,8 @@ const file_errand_record_v1_record_proto_rawDesc = "" +
 	"\x17RUN_EVENT_KIND_FINISHED\x10\x0e\x12\x1c\n" +
 	"\x18RUN_EVENT_KIND_LATE_EXIT\x10\x0f\x12\x1e\n" +
 	"\x1aRUN_EVENT_KIND_NOT_STARTED\x10\x10\x12\x1e\n" +
-	"\x1aRUN_EVENT_KIND_QUARANTINED\x10\x11*Y\n" +
+	"\x1aRUN_EVENT_KIND_QUARANTINED\x10\x11\x12!\n" +
+	"\x1dRUN_EVENT_KIND_LOG_INCOMPLETE\x10\x12*Y\n" +
 	"\x06SafeBy\x12\x17\n" +
 	"\x13SAFE_BY_UNSPECIFIED\x10\x00\x12\x11\n" +
 	"\rSAFE_BY_EMPTY\x10\x01\x12\x11\n" +

@@ -137,6 +137,9 @@ type Status struct {
 	Leftover bool
 	// LogIncomplete tells that the log may lack output. Only the supervisor sets it.
 	LogIncomplete bool
+	// LogUnwritten tells that output could not be written to the log; then it is
+	// LogIncomplete too.
+	LogUnwritten bool
 	// Reach tells whether a signal reached the command before its end. Only the
 	// supervisor sets it.
 	Reach Reach
@@ -195,6 +198,9 @@ func (s Status) flags() string {
 	}
 	if s.LogIncomplete {
 		f += "i"
+	}
+	if s.LogUnwritten {
+		f += "w"
 	}
 	switch s.Reach {
 	case Reached:
@@ -316,6 +322,7 @@ func (s *Status) parse(f []string) bool {
 	}
 	s.Leftover = strings.Contains(f[7], "l")
 	s.LogIncomplete = strings.Contains(f[7], "i")
+	s.LogUnwritten = strings.Contains(f[7], "w")
 	switch {
 	case strings.Contains(f[7], "r"):
 		s.Reach = Reached

@@ -27,7 +27,7 @@ func samples() []Status {
 		{State: Signaled, Value: 15, Stage: StageNone, StartedAt: at, At: at, Leftover: true, LogIncomplete: true, Reach: Reached, Final: true},
 		{
 			State: Signaled, Value: 64, Stage: StageNone, StartedAt: time.Unix(0, math.MaxInt64), At: time.Unix(0, math.MaxInt64), OOMKills: math.MaxInt32,
-			Leftover: true, LogIncomplete: true, Reach: Reached, Final: true, MemoryPeak: math.MaxInt64,
+			Leftover: true, LogIncomplete: true, LogUnwritten: true, Reach: Reached, Final: true, MemoryPeak: math.MaxInt64,
 		},
 	}
 }
