@@ -318,6 +318,9 @@ func byteSize(amount int64) string {
 	for unit < len(units)-1 && amount != 0 && amount%1024 == 0 {
 		amount, unit = amount/1024, unit+1
 	}
+	if amount == 1 && unit == 0 {
+		return "1 byte"
+	}
 	return strconv.FormatInt(amount, 10) + " " + units[unit]
 }
 

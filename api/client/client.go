@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -42,7 +43,7 @@ var ErrGone = errors.New("the node is gone")
 var (
 	// ErrAddress is returned for what is not an address. What was given is not
 	// repeated: it might hold a password.
-	ErrAddress = errors.New("not an address: give a host, host:port or a URL, as in " + AddressDefault)
+	ErrAddress = errors.New("not an address: give a host, host:port (1 to 65535) or a URL, as in " + AddressDefault)
 	// ErrToken is returned for a token that no request could carry.
 	ErrToken = errors.New("not a token: it has a space or an unprintable character in it")
 )
@@ -232,11 +233,17 @@ func parseAddress(address string) (string, error) {
 	if err == nil && full != address && parsed.Port() == "" {
 		parsed.Host = net.JoinHostPort(parsed.Hostname(), portDefault)
 	}
-	if err != nil || parsed.Hostname() == "" || parsed.Scheme != "http" && parsed.Scheme != "https" ||
+	if err != nil || parsed.Hostname() == "" || parsed.Scheme != "http" && parsed.Scheme != "https" || !validPort(parsed.Port()) ||
 		parsed.User != nil || parsed.RawQuery != "" || parsed.Fragment != "" {
 		return "", ErrAddress
 	}
 	return strings.TrimRight(parsed.String(), "/"), nil
+}
+
+// validPort takes the ports that there are, and none where the scheme has its own.
+func validPort(text string) bool {
+	port, err := strconv.ParseUint(text, 10, 16)
+	return text == "" || err == nil && port > 0
 }
 
 // call makes a call that the node answers at once, as often as it takes.

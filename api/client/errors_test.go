@@ -124,7 +124,7 @@ func TestTokenIsNeverShown(t *testing.T) {
 }
 
 func TestAddressThatIsNoneIsRefusedAndNotRepeated(t *testing.T) {
-	for _, bad := range []string{"http://", "ftp://a", "http://ann:hunter2@a", "http://a?b", "http://a#b", "http://a b", ":", "http://[::1"} {
+	for _, bad := range []string{"http://", "ftp://a", "http://ann:hunter2@a", "http://a?b", "http://a#b", "http://a b", ":", "http://[::1", "a:0", "a:65536", "127.0.0.1:99999", "http://a:99999", "http://a:-1", "a:b"} {
 		if _, err := client.New(client.Config{Address: bad}); !errors.Is(err, client.ErrAddress) || strings.Contains(err.Error(), "hunter2") {
 			t.Errorf("%q: %v", bad, err)
 		}

@@ -50,11 +50,15 @@ func TestRunPullsItsImage(t *testing.T) {
 	if got := n.errand(t, "image", "ls", "-o", "json"); !strings.Contains(got.stdout, `"pulledAt"`) {
 		t.Errorf("listed %s", got.stdout)
 	}
-	removed := n.errand(t, "image", "rm", image)
-	for deadline := time.Now().Add(30 * time.Second); strings.Contains(removed.stderr, "a sandbox is made of image") && time.Now().Before(deadline); {
-		removed = n.errand(t, "image", "rm", image) // the last run has ended, and its sandbox goes in a moment
+	id := strings.TrimSpace(n.errand(t, "run", "-d", image, "--", "sleep", "600").stdout)
+	n.awaitRunning(t.Context(), t, id)
+	if r := n.errand(t, "image", "rm", image); r.code != 125 || !strings.Contains(r.stderr, "that of run "+id+" and goes on") || r.took > 10*time.Second {
+		t.Errorf("removing the image of a run that goes on gave %+v", r)
 	}
-	removed.want(t, 0, image+"\n", "")
+	n.errand(t, "cancel", "--force", id)
+	n.errand(t, "wait", id)
+	// The run has ended, and its sandbox goes in a moment.
+	n.errand(t, "image", "rm", image).want(t, 0, image+"\n", "")
 	if got := n.errand(t, "run", "--pull", "never", image, "--", "true"); got.code != 125 || !strings.Contains(got.stderr, "IMAGE_NOT_FOUND") {
 		t.Errorf("got %+v", got)
 	}

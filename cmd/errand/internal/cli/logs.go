@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"fmt"
 	"math"
 
 	"github.com/spf13/cobra"
@@ -139,7 +140,7 @@ func (r *logReading) read(ctx context.Context) error {
 // printer shows chunks on the streams of this process.
 func (a *app) printer() *logPrinter {
 	return &logPrinter{stdout: a.stdout, stderr: a.stderr, gap: func(bytes int64) {
-		a.note("up to %d bytes of the output are missing here: dropped by the log's size limit or a full disk, or removed since", bytes)
+		a.note("up to %s missing here: dropped by the log's size limit or a full disk, or removed since", byteCount(bytes, "of the output is", "of the output are"))
 	}}
 }
 
@@ -187,6 +188,14 @@ func (a *app) noteNeverRan(run *errandv1.Run, attempt int32) {
 	}
 }
 
+// byteCount is a number of bytes with the words that follow one or several.
+func byteCount(n int64, one, several string) string {
+	if n == 1 {
+		return "1 byte " + one
+	}
+	return fmt.Sprintf("%d bytes %s", n, several)
+}
+
 // noteIncomplete says when a log is not all that the command wrote. An attempt
 // whose command never started wrote nothing.
 func (a *app) noteIncomplete(run *errandv1.Run, attempt int32, end *errandv1.LogEnd, printer *logPrinter) {
@@ -197,7 +206,7 @@ func (a *app) noteIncomplete(run *errandv1.Run, attempt int32, end *errandv1.Log
 		switch {
 		case tried.GetNumber() != attempt || tried.GetStartedAt() == nil:
 		case end.GetDroppedBytes() > 0:
-			a.note("the stored log of run %s is not complete: %d bytes were dropped by its size limit or a full disk, or removed since", run.GetId(), end.GetDroppedBytes())
+			a.note("the stored log of run %s is not complete: %s dropped by its size limit or a full disk, or removed since", run.GetId(), byteCount(end.GetDroppedBytes(), "was", "were"))
 		default:
 			a.note("the log of run %s may not be complete: it has no end mark", run.GetId())
 		}

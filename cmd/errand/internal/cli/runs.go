@@ -228,12 +228,17 @@ func commandText(spec specView) string {
 func commandLine(words []string) string {
 	quoted := make([]string, 0, len(words))
 	for _, word := range words {
-		if word == "" || strings.ContainsAny(word, " \t\n\"'$`\\|&;<>()*?#~") {
+		if word == "" || strings.IndexFunc(word, special) >= 0 {
 			word = "'" + strings.ReplaceAll(word, "'", `'\''`) + "'"
 		}
 		quoted = append(quoted, word)
 	}
 	return strings.Join(quoted, " ")
+}
+
+// special tells which characters some shell may look at.
+func special(r rune) bool {
+	return (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') && (r < '0' || r > '9') && !strings.ContainsRune("_@%+=:,./-", r)
 }
 
 func statusWords() []string {

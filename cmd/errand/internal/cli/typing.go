@@ -72,7 +72,7 @@ func (t *typing) run(ctx context.Context, leave context.CancelCauseFunc, id stri
 		}
 		switch {
 		case again && unsure > 0:
-			t.app.note("attached again; the last %d bytes of the input may be lost", unsure)
+			t.app.note("attached again; the last %s may be lost", byteCount(unsure, "of the input", "of the input"))
 		case again:
 			t.app.note("attached again")
 		}
@@ -88,7 +88,7 @@ func (t *typing) run(ctx context.Context, leave context.CancelCauseFunc, id stri
 func (t *typing) explain(err error, id string) error {
 	var lost *client.InputLostError
 	if errors.As(err, &lost) {
-		return broken(codeInput, "the connection to the node broke, and it is not known whether the last %d bytes of the input have reached the command", lost.Unsure)
+		return broken(codeInput, "the connection to the node broke, and it is not known whether the last %s reached the command", byteCount(int64(lost.Unsure), "of the input has", "of the input have"))
 	}
 	err = t.c.explain(err)
 	var f *failure

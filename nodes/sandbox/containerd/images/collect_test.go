@@ -60,16 +60,30 @@ func TestCollectionKeepsWhatIsInUseFreshOrNotOurs(t *testing.T) {
 	if got := collect(images.Bounds{AgeMax: -1, BytesMax: 1}); !slices.Equal(got, []string{names["used"]}) {
 		t.Errorf("collected %v for size, want %s", got, names["used"])
 	}
-	if _, err := store.Remove(shortly(t), names["running"]); records.ClassOf(err) != records.ClassConflict {
-		t.Errorf("an image in use was removed: %v", err)
+	if _, err := store.Remove(shortly(t), names["held"]); records.ClassOf(err) != records.ClassConflict {
+		t.Errorf("an image that a sandbox is being made of was removed: %v", err)
 	}
 	release()
 	list, err := store.List(shortly(t))
 	if err != nil || len(list) != 3 {
 		t.Errorf("left are %+v, %v", list, err)
 	}
+	// A sandbox that does not run goes in a moment, and its image may go then.
+	removed := make(chan error, 1)
+	go func() {
+		_, err := store.Remove(shortly(t), names["running"])
+		removed <- err
+	}()
+	select {
+	case err := <-removed:
+		t.Errorf("an image of a sandbox that is not gone yet: %v", err)
+	case <-time.After(200 * time.Millisecond):
+	}
 	if err := client.ContainerService().Delete(shortly(t), "c"); err != nil {
 		t.Error(err)
+	}
+	if err := <-removed; err != nil {
+		t.Errorf("an image that nothing is made of any more was not removed: %v", err)
 	}
 }
 

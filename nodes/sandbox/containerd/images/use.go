@@ -9,9 +9,7 @@ import (
 	"github.com/containerd/containerd/v2/core/images"
 	"github.com/containerd/errdefs"
 
-	"github.com/errand-run/errand/cluster/records"
 	recordv1 "github.com/errand-run/errand/messages/errand/record/v1"
-	"github.com/errand-run/errand/nodes/sandbox/containerd/quiet"
 )
 
 // The labels of images in containerd: when Errand pulled them, and when a sandbox was
@@ -81,30 +79,6 @@ func (s *Store) publishPulled(ctx context.Context, image images.Image) (images.I
 		}
 		return updated, err
 	}
-}
-
-// Remove takes an image's name away and returns it normalised. One that a sandbox is
-// made of is of records.ClassConflict, one that is not there of ClassNotFound.
-func (s *Store) Remove(ctx context.Context, typed string) (string, error) {
-	ctx = quiet.Context(ctx)
-	name, err := Normalize(typed)
-	if err != nil {
-		return "", records.Errorf(records.ClassInvalid, "%w", err)
-	}
-	used, err := s.inUse(ctx)
-	if err != nil {
-		return "", classify("look for sandboxes of "+name, err)
-	}
-	if used[name] {
-		return "", records.Errorf(records.ClassConflict, "a sandbox is made of image %s", name)
-	}
-	if err := s.client.ImageService().Delete(ctx, name, images.SynchronousDelete()); err != nil {
-		if errdefs.IsNotFound(err) {
-			return "", records.Errorf(records.ClassNotFound, "there is no image %s", name)
-		}
-		return "", classify("remove image "+name, err)
-	}
-	return name, nil
 }
 
 // inUse returns the names of the images that sandboxes are, or are being, made of.
