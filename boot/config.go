@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode"
 
 	"github.com/errand-run/errand/cluster/records"
 	"github.com/errand-run/errand/nodes"
@@ -148,6 +149,9 @@ func (c Config) Complete() (Config, error) {
 	} else {
 		refuse("data %q: %w", c.DataDir, err)
 	}
+	if char, why := c.awkward(); char != "" {
+		refuse("data %q: it has the character %s, %s: name another directory, or with --containerd one that runs already", c.DataDir, char, why)
+	}
 	// Guard and sandboxes stand elsewhere.
 	if abs, err := filepath.Abs(c.RuntimeDir); err == nil {
 		c.RuntimeDir = abs
@@ -205,6 +209,24 @@ func (c Config) Complete() (Config, error) {
 		refuse("accept-loss-of %q: must be store or journal", loss)
 	}
 	return c, errors.Join(problems...)
+}
+
+// awkward names a character of the data directory that containers can not do with, and
+// why; none where a containerd of the node's own, whose directory it is, is never started.
+func (c *Config) awkward() (char, why string) {
+	own := c.Containerd == ContainerdAuto || c.Containerd == ContainerdPrivate
+	if !own || !slices.Contains(c.Drivers, DriverContainerd) && !slices.Contains(c.Drivers, DriversAuto) {
+		return "", ""
+	}
+	for _, r := range c.DataDir {
+		switch {
+		case strings.ContainsRune(`,:\`, r):
+			return strconv.QuoteRune(r), "which parts the options of an overlayfs mount, so no container could be made there"
+		case strings.ContainsRune("%#?", r) || unicode.IsControl(r):
+			return strconv.QuoteRune(r), "which means something else in the address of containerd's socket"
+		}
+	}
+	return "", ""
 }
 
 func (c *Config) setDefaults() {
