@@ -33,8 +33,13 @@ const (
 	// OpTimeout is how long a transaction may take, waiting included. Only a read of Txn
 	// may wait longer, behind others that the store answers.
 	OpTimeout = 5 * time.Second
-	// OpenTimeout is how long a store may take to answer for the first time.
+	// OpenTimeout is how long a store that is reached over the network may take to
+	// answer for the first time.
 	OpenTimeout = 10 * time.Second
+	// OpenEmbeddedTimeout is how long the embedded store may take. It reads its whole
+	// file first, and a busy machine with much history needs far more than a call: who
+	// gives up then gives up at each start. One that can not work says so long before.
+	OpenEmbeddedTimeout = 4 * time.Minute
 	// CloseTimeout is how long Close waits for what is under way, all in all.
 	CloseTimeout = 10 * time.Second
 
@@ -67,6 +72,14 @@ type Config struct {
 	Log *zap.Logger
 	// Metrics registers the store's metrics; nil leaves them out.
 	Metrics prometheus.Registerer
+}
+
+// openTimeout is how long Open may take.
+func (c *Config) openTimeout() time.Duration {
+	if len(c.Endpoints) == 0 {
+		return OpenEmbeddedTimeout
+	}
+	return OpenTimeout
 }
 
 func (c *Config) validate() error {

@@ -232,6 +232,25 @@ func TestOpenNamesEndpointsThatDoNotAnswer(t *testing.T) {
 	}
 }
 
+// A machine that is busy needs longer than a call may take to read a large store; a
+// limit that it misses once it misses at each start.
+func TestOpenGivesAnEmbeddedStoreTimeToReadItsFile(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		config Config
+		want   time.Duration
+	}{
+		{"embedded", Config{DataDir: "data"}, OpenEmbeddedTimeout},
+		{"over the network", Config{Endpoints: []string{"127.0.0.1:2379"}}, OpenTimeout},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			if got := c.config.openTimeout(); got != c.want || OpenEmbeddedTimeout < 10*OpenTimeout {
+				t.Errorf("%v, want %v", got, c.want)
+			}
+		})
+	}
+}
+
 func TestOpenEmbeddedIsReadySoon(t *testing.T) {
 	began := time.Now()
 	s := openEmbedded(t)

@@ -61,7 +61,8 @@ type Store struct {
 }
 
 // Open starts the embedded store, or connects to the endpoints, and returns when
-// it has answered a read through a quorum: within OpenTimeout, or the context.
+// it has answered a read through a quorum: within OpenTimeout or OpenEmbeddedTimeout,
+// and the context.
 // Errors have a class: ClassInvalid for a configuration that can not work,
 // ClassConflict for a data directory that another process holds.
 func Open(ctx context.Context, config Config) (*Store, error) {
@@ -76,7 +77,7 @@ func Open(ctx context.Context, config Config) (*Store, error) {
 		config: config, log: config.Log, metrics: newMetrics(),
 		reads: make(chan struct{}, ReadsMax), follows: map[*follow]struct{}{},
 	}
-	ctx, cancel := context.WithTimeout(ctx, OpenTimeout)
+	ctx, cancel := context.WithTimeout(ctx, config.openTimeout())
 	defer cancel()
 	if err := s.connect(ctx); err != nil {
 		return nil, err
