@@ -32,6 +32,7 @@ func (m *Machine) explain(now actors.Instant, to actors.Sender) {
 	}
 	if a := m.absence; a != nil {
 		answer.NodeGone, answer.LostInMs = true, wholeMilli(max(0, a.since+a.wait-now.Mono))
+		answer.GoneAttempt, answer.GonePlacement = a.attempt, a.placement
 	}
 	m.emit(actors.Answer{To: to, Message: answer})
 }

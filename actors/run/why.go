@@ -262,7 +262,7 @@ func (e *explanation) asked() {
 // atNode tells what the node of the placement does, and whether it is there.
 func (e *explanation) atNode(seen Unrecorded) {
 	run, node := e.run, e.run.GetPlacement().GetNode()
-	if owner := seen.Owner; owner.GetActive() && owner.GetNodeGone() {
+	if owner := seen.Owner; owner.GetNodeGone() && owner.GetGoneAttempt() == run.GetAttempt() && owner.GetGonePlacement() == run.GetPlacement().GetNumber() {
 		e.add(CauseNodeGone, e.now+owner.GetLostInMs(), node, run.GetAttempt(),
 			"the session of node %s is over: in %s the attempt is lost, unless the node has told by then how it ended", node, roughly(e.milli(owner.GetLostInMs())))
 	}

@@ -167,6 +167,10 @@ func whyPlaced(in func(phase, ...func(*recordv1.Run)) *recordv1.Run, node func(a
 	pulling.Pull = "3 MiB of 40.5 MiB are here, 1.5 KiB/s"
 	gone := node(actorv1.Step_STEP_RUNNING)
 	gone.Owner.NodeGone, gone.Owner.LostInMs, gone.Node = true, 31_000, nil
+	gone.Owner.GoneAttempt, gone.Owner.GonePlacement = 1, 2
+	overtaken := node(actorv1.Step_STEP_RUNNING)
+	overtaken.Owner.NodeGone, overtaken.Owner.LostInMs, overtaken.Node = true, 31_000, nil
+	overtaken.Owner.GoneAttempt, overtaken.Owner.GonePlacement = 1, 1
 	wish := func(r *recordv1.Run) { r.Wish = canceled }
 	stopped := func(signals ...*recordv1.SentSignal) Unrecorded {
 		return node(actorv1.Step_STEP_STOPPING, func(s *actorv1.PlacementStep) { s.Signals, s.StopGraceMs = signals, 10_000 })
@@ -195,6 +199,7 @@ func whyPlaced(in func(phase, ...func(*recordv1.Run)) *recordv1.Run, node func(a
 			"canceled before the start", in(placed, wish), node(actorv1.Step_STEP_CREATING),
 			[]string{"STOP_ASKED ann canceled it, 1s ago", "CREATING node n1 makes its sandbox", deadline},
 		},
+		{"an owner that was overtaken speaks of an earlier placement", in(running), overtaken, []string{"NODE_SILENT node n1 did not answer", timeout}},
 		{"its session is over", in(running), gone, []string{
 			"NODE_GONE the session of node n1 is over: in 31s the attempt is lost, unless the node has told by then how it ended", "NODE_SILENT node n1 did not answer", timeout,
 		}},

@@ -1375,6 +1375,10 @@ type Explained struct {
 	LostInMs int64 `protobuf:"varint,9,opt,name=lost_in_ms,json=lostInMs,proto3" json:"lost_in_ms,omitempty"`
 	// The store has failed so often in a row.
 	StoreFailures int32 `protobuf:"varint,10,opt,name=store_failures,json=storeFailures,proto3" json:"store_failures,omitempty"`
+	// The placement whose session that is. An activation that others have overtaken still
+	// has an earlier one.
+	GoneAttempt   int32 `protobuf:"varint,11,opt,name=gone_attempt,json=goneAttempt,proto3" json:"gone_attempt,omitempty"`
+	GonePlacement int32 `protobuf:"varint,12,opt,name=gone_placement,json=gonePlacement,proto3" json:"gone_placement,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1475,6 +1479,20 @@ func (x *Explained) GetLostInMs() int64 {
 func (x *Explained) GetStoreFailures() int32 {
 	if x != nil {
 		return x.StoreFailures
+	}
+	return 0
+}
+
+func (x *Explained) GetGoneAttempt() int32 {
+	if x != nil {
+		return x.GoneAttempt
+	}
+	return 0
+}
+
+func (x *Explained) GetGonePlacement() int32 {
+	if x != nil {
+		return x.GonePlacement
 	}
 	return 0
 }
@@ -2403,7 +2421,7 @@ const file_errand_actor_v1_actor_proto_rawDesc = "" +
 	"\x11OUTCOME_NOT_FOUND\x10\x03\x12\x13\n" +
 	"\x0fOUTCOME_UNKNOWN\x10\x04\"\x1b\n" +
 	"\aExplain\x12\x10\n" +
-	"\x03run\x18\x01 \x01(\tR\x03run\"\xd5\x02\n" +
+	"\x03run\x18\x01 \x01(\tR\x03run\"\x9f\x03\n" +
 	"\tExplained\x12\x16\n" +
 	"\x06active\x18\x01 \x01(\bR\x06active\x12\x18\n" +
 	"\aattempt\x18\x02 \x01(\x05R\aattempt\x12\x16\n" +
@@ -2419,7 +2437,9 @@ const file_errand_actor_v1_actor_proto_rawDesc = "" +
 	"\n" +
 	"lost_in_ms\x18\t \x01(\x03R\blostInMs\x12%\n" +
 	"\x0estore_failures\x18\n" +
-	" \x01(\x05R\rstoreFailures\"7\n" +
+	" \x01(\x05R\rstoreFailures\x12!\n" +
+	"\fgone_attempt\x18\v \x01(\x05R\vgoneAttempt\x12%\n" +
+	"\x0egone_placement\x18\f \x01(\x05R\rgonePlacement\"7\n" +
 	"\aRefusal\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12\x18\n" +
 	"\amessage\x18\x02 \x01(\tR\amessage\":\n" +
