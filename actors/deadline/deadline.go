@@ -308,8 +308,18 @@ func (m *Machine) awake(now actors.Instant, message *actorv1.Awake) {
 	m.byBoot.put(e, int64(now.Boot+wait))
 }
 
+// apply lets a mirror go back with its store: who is due is judged by what the store
+// holds, and whether anything of that may run is for the nodes to say.
+func (m *Machine) apply(mirror *records.Mirror, batch records.Batch) []records.Event {
+	if batch.Reset && batch.Revision < mirror.Revision() {
+		m.log(actors.LogDebug, "the store has gone back", "revision", batch.Revision, "seen", mirror.Revision())
+		return mirror.Rebase(batch)
+	}
+	return mirror.Apply(batch)
+}
+
 func (m *Machine) followed(now actors.Instant, batch records.Batch) {
-	changes := m.live.Apply(batch)
+	changes := m.apply(&m.live, batch)
 	takeover := batch.Reset && !m.taken
 	if takeover {
 		m.taken = true

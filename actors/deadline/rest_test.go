@@ -77,3 +77,26 @@ func TestTakeoverOfVeryManyIsSpreadByTheirNumber(t *testing.T) {
 		t.Errorf("%d of %d woken within the first second", got, runs)
 	}
 }
+
+// A store that was wiped, or put back to an older copy, counts its revisions anew.
+func TestWhatAStoreHoldsThatHasGoneBackIsWoken(t *testing.T) {
+	b := newBench(t)
+	b.change(true, live("lost", 0, time.Hour))
+	b.until(2 * time.Second)
+	b.take()
+	b.revision = 3
+	b.change(true)
+	b.change(false, live("fresh", 0, 4*time.Second))
+	b.until(3900 * time.Millisecond)
+	if got := b.take(); len(got) != 0 {
+		t.Fatalf("woken too early: %v", got)
+	}
+	b.until(4100 * time.Millisecond)
+	if got := b.take(); !slices.Equal(got, []string{"fresh"}) {
+		t.Errorf("woken: %v", got)
+	}
+	b.until(2 * time.Hour)
+	if got := b.take(); slices.Contains(got, "lost") {
+		t.Error("a run that the store has lost is woken")
+	}
+}

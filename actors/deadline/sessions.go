@@ -57,7 +57,7 @@ func (m *Machine) lostSession(e *entry) bool {
 // takeover. A Reset may leave out a session that has come and gone, so it looks at
 // all of them.
 func (m *Machine) nodesFollowed(now actors.Instant, batch records.Batch) {
-	changes := m.nodes.Apply(batch)
+	changes := m.apply(&m.nodes, batch)
 	var lost []*entry
 	if batch.Reset {
 		for _, name := range m.hostNames() {

@@ -26,7 +26,8 @@ type Revisions struct{ Create, Mod int64 }
 // Reset carries the Reset's revision as Mod: the key was gone by then.
 //
 // Events at or below the position have been seen and are dropped, and so is a
-// Reset older than the position: a mirror never goes back.
+// Reset older than the position: a mirror never goes back by itself. Whoever may go
+// back with a store that has does so by Rebase.
 func (m *Mirror) Apply(b Batch) []Event {
 	if b.Revision < m.revision {
 		return nil
@@ -39,6 +40,17 @@ func (m *Mirror) Apply(b Batch) []Event {
 	}
 	m.revision = b.Revision
 	return changes
+}
+
+// Rebase takes a Reset of a store that has gone back behind the position: it was wiped, or
+// is an older copy. Whatever is there is a change, since revisions of that store say
+// nothing about those of this mirror, and what is not there is deleted.
+func (m *Mirror) Rebase(b Batch) []Event {
+	for key := range m.keys {
+		m.keys[key] = Revisions{}
+	}
+	m.revision = 0
+	return m.Apply(b)
 }
 
 func (m *Mirror) reset(b Batch) []Event {

@@ -117,6 +117,22 @@ func TestMirrorZeroValueTakesAnyBatch(t *testing.T) {
 	}
 }
 
+// A store that was wiped or put back counts anew: the same revision is another change.
+func TestMirrorRebasedOnAStoreThatHasGoneBack(t *testing.T) {
+	var m records.Mirror
+	m.Apply(records.Batch{Reset: true, Revision: 20, Events: []records.Event{putAt("a", 3), putAt("b", 7)}})
+	back := records.Batch{Reset: true, Revision: 5, Events: []records.Event{putAt("a", 3), putAt("c", 4)}}
+	if changes := m.Apply(back); changes != nil || m.Revision() != 20 {
+		t.Fatalf("without being told it went back: %v at %d", changes, m.Revision())
+	}
+	if got, want := m.Rebase(back), []records.Event{putAt("a", 3), deletedAt("b", 5), putAt("c", 4)}; !reflect.DeepEqual(got, want) {
+		t.Errorf("changes %v, want %v", got, want)
+	}
+	if got, want := m.Apply(records.Batch{Revision: 6, Events: []records.Event{putAt("c", 6)}}), []records.Event{putAt("c", 6)}; !reflect.DeepEqual(got, want) || !slices.Equal(m.Keys(), []string{"a", "c"}) {
+		t.Errorf("changes %v, keys %v", got, m.Keys())
+	}
+}
+
 // Whatever part of a history arrives as batches and whatever as resets, a copy
 // that only applies the reported changes ends as the store is.
 func TestMirrorChangesRebuildTheStore(t *testing.T) {

@@ -3,6 +3,8 @@ package store
 import (
 	"context"
 	"fmt"
+	"os"
+	"path/filepath"
 	"slices"
 	"sync"
 	"testing"
@@ -187,6 +189,18 @@ func (s *server) restart(t *testing.T) {
 	s.store = openAt(t, Config{DataDir: s.dir})
 }
 
+// wipe starts a server of another cluster in the place of this one.
+func (s *server) wipe(t *testing.T) {
+	t.Helper()
+	if err := s.store.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.RemoveAll(filepath.Join(s.dir, serverName)); err != nil {
+		t.Fatal(err)
+	}
+	s.store = openAt(t, Config{DataDir: s.dir})
+}
+
 func (s *server) connect(t *testing.T) *Store {
 	t.Helper()
 	return openAt(t, Config{Endpoints: []string{s.proxy.address()}})
@@ -201,6 +215,40 @@ func TestFollowResumesOverARestartOfTheServer(t *testing.T) {
 	do(t, server.store, putTxn("p/1", "after"))
 	do(t, server.store, putTxn("p/2", "after"))
 	f.until("changes after", func() bool { return f.has("p/1", "after")() && f.has("p/2", "after")() })
+}
+
+// The client takes its watches up again where they were, which a store that has lost what
+// it had only comes to much later: until then they would hear of nothing.
+func TestFollowBeginsAnewAtAStoreThatHasLostEverything(t *testing.T) {
+	server := startServer(t)
+	s := server.connect(t)
+	f := followPrefix(t, s, "p/")
+	resets := make(chan records.Batch, 100)
+	t.Cleanup(s.FollowChanges("p/", func(batch records.Batch) {
+		if batch.Reset {
+			resets <- batch
+		}
+	}))
+	var last int64
+	for range 20 {
+		last = do(t, server.store, putTxn("p/1", "before")).Revision
+	}
+	f.until("change before", f.has("p/1", "before"))
+	f.until("position", func() bool { return f.mirror.Revision() >= last })
+	<-resets
+	server.wipe(t)
+	do(t, server.store, putTxn("p/2", "after"))
+	limit := time.After(patience)
+	for batch := (records.Batch{}); !slices.ContainsFunc(batch.Events, func(e records.Event) bool { return e.KV.Key == "p/2" }); {
+		select {
+		case batch = <-f.batches:
+		case <-limit:
+			t.Fatalf("nothing was heard of a change after within %v", patience)
+		}
+	}
+	if reset := <-resets; reset.Revision >= last {
+		t.Errorf("changes are told from %d on, the store that was lost had come to %d", reset.Revision, last)
+	}
 }
 
 func TestFollowResetsAfterACompactionOverDeletions(t *testing.T) {

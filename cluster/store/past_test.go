@@ -183,7 +183,7 @@ func TestFollowChangesGoesOnWithAnotherWatch(t *testing.T) {
 	do(t, s, putTxn("c/1", "a"))
 	next("a")
 	_, listeners := s.listeners()
-	s.restart(listeners)
+	s.restart(listeners, errSilent)
 	do(t, s, putTxn("c/1", "b"))
 	do(t, s, putTxn("c/2", "c"))
 	next("abc")

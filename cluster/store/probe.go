@@ -20,6 +20,9 @@ const (
 	probeAgain = 100 * time.Millisecond
 )
 
+// errGoneBack ends a watch of what the store does not hold any more.
+var errGoneBack = errors.New("the store has gone back")
+
 // sparedMax is how many probes in a row take a watch that lags for busy.
 const sparedMax = 6
 
@@ -103,6 +106,7 @@ func (s *Store) probeOnce() error {
 		}
 		return err
 	}
+	listeners = s.endBeyond(listeners, revision)
 	var silent []listener
 	dead := false
 	for _, l := range s.awaitProgress(conn, listeners, revision) {
@@ -119,17 +123,38 @@ func (s *Store) probeOnce() error {
 		// A client may have a connection per endpoint: one of them is dead.
 		return s.redial(conn, listeners)
 	}
-	s.restart(silent)
+	s.restart(silent, errSilent)
 	return nil
 }
 
+// endBeyond lets the watches begin again that have heard more than there is, and returns
+// the others. The revision was read through a quorum after the listeners were: a store
+// that is not as far has lost what it had. The client has taken such a watch up again
+// where it was, and would hear of nothing before the store comes there.
+func (s *Store) endBeyond(listeners []listener, revision int64) []listener {
+	var beyond, others []listener
+	for _, l := range listeners {
+		if l.position > revision {
+			beyond = append(beyond, l)
+		} else {
+			others = append(others, l)
+		}
+	}
+	if len(beyond) > 0 {
+		s.log.Error("the store has gone back: it has lost changes that were made, and what follows it begins anew",
+			zap.Stringer("store", s), zap.Int64("revision", revision), zap.Int64("was", beyond[0].position), zap.Int("watches", len(beyond)))
+		s.restart(beyond, errGoneBack)
+	}
+	return others
+}
+
 // restart lets watches begin again, on other streams.
-func (s *Store) restart(listeners []listener) {
+func (s *Store) restart(listeners []listener, cause error) {
 	for _, l := range listeners {
 		s.streams.drop(l.watch.stream)
 	}
 	for _, l := range listeners {
-		l.watch.end(errSilent)
+		l.watch.end(cause)
 	}
 }
 
@@ -208,7 +233,7 @@ func (s *Store) redial(old *connection, listeners []listener) error {
 		return err
 	}
 	s.conn.Store(conn)
-	s.restart(listeners)
+	s.restart(listeners, errSilent)
 	s.background.Go(func() {
 		timer := time.NewTimer(OpTimeout)
 		defer timer.Stop()
