@@ -36,8 +36,8 @@ demo: ## See a command run in a real container, from nothing
 .PHONY: test
 test: packages guest ## Run every test with the race detector
 	@# bbolt computes pointers into pages; of damaged ones they are wrong before it panics.
-	@# What takes longest starts first, and has the others beside it.
-	go test -race -gcflags=go.etcd.io/bbolt/...=-d=checkptr=0 -timeout 20m ./simulation/daemon ./cluster/store ./...
+	@# What takes longest starts first, and has the others beside it: it mostly waits.
+	go test -race -gcflags=go.etcd.io/bbolt/...=-d=checkptr=0 -timeout 20m -p 3 ./simulation/daemon ./cluster/store ./...
 	go test -run Allocations ./actors/run ./cluster/activation ./nodes ./nodes/journal
 	cd tools && go test -timeout 5m ./...
 

@@ -14,6 +14,7 @@ import (
 
 	"github.com/errand-run/errand/cluster/records"
 	"github.com/errand-run/errand/nodes/sandbox/containerd"
+	"github.com/errand-run/errand/nodes/sandbox/containerd/private"
 )
 
 // memoryOf is what a run's record says of its memory.
@@ -156,7 +157,8 @@ func TestSandboxThatIsKilledFromOutsideIsLost(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			all := append([]string{"-a", filepath.Join(n.data, "containerd", "containerd.sock"), "-n", containerd.NamespaceDefault}, args...)
+			address, _, _, _ := private.At(filepath.Join(n.data, "containerd"))
+			all := append([]string{"-a", address, "-n", containerd.NamespaceDefault}, args...)
 			if output, err := exec.CommandContext(t.Context(), binary, append(all, id)...).CombinedOutput(); err != nil {
 				t.Fatalf("ctr %q: %v: %s", all, err, output)
 			}

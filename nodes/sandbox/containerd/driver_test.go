@@ -2,6 +2,7 @@ package containerd
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"fmt"
 	"math/rand/v2"
@@ -47,6 +48,8 @@ type bench struct {
 	d    *Driver
 	dir  string
 	logs *observer.ObservedLogs
+	// node is the node's uuid, testNode if it is empty.
+	node string
 }
 
 // setUp opens a driver with an image in the private containerd of this package.
@@ -63,7 +66,7 @@ func (b *bench) open(address string) *Driver {
 	core, observed := observer.New(zapcore.DebugLevel)
 	b.logs = observed
 	d, err := New(within(b.t), Config{
-		Address: address, Namespace: testNamespace, NodeUUID: testNode,
+		Address: address, Namespace: testNamespace, NodeUUID: cmp.Or(b.node, testNode),
 		Dir: filepath.Join(b.dir, "sandboxes"), Init: guesttest.Build(b.t), Log: zap.New(core),
 	})
 	if err != nil {

@@ -224,10 +224,9 @@ func TestCreateTwiceIsAConflictAndLeavesTheFirstAlone(t *testing.T) {
 func TestListLeavesOutOtherNodesSandboxes(t *testing.T) {
 	b := setUp(t)
 	defer b.finish()
-	other := &bench{t: t, dir: t.TempDir()}
+	other := &bench{t: t, dir: t.TempDir(), node: "another-node"}
 	other.open(b.d.config.Address)
 	defer other.d.Close()
-	other.d.config.NodeUUID = "another-node"
 	spec := b.spec("true")
 	b.start(spec)
 	b.wait(spec.ID)
