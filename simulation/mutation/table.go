@@ -105,7 +105,7 @@ func Table() []Mutation {
 		{Name: "refusal handed to the members", Seeds: 10, How: "why a flight was refused is told to everybody on it", Breaks: []check.Guarantee{check.Together}, Wrap: flawed(etcd.FlawRefusalHanded), Wanted: quiet, Shape: narrow},
 		{Name: "registry pressed", Seeds: 10, How: "a node does not tell for how long a registry wants to be left alone", Breaks: []check.Guarantee{check.Attempts}, Wrap: registryPressed, Wanted: quiet, Shape: busyRegistries},
 		{Name: "found and not durable", Seeds: 10, How: "a daemon acts by what it finds in its journal, which may be gone after the next loss of power", Breaks: append(pending, safety...), Wrap: mistaken(machine.FlawUnsettled), Wanted: quiet, Shape: failingDisks},
-		{Name: "rest of a batch left", Seeds: 10, How: "a batch is written over what another has left that failed", Breaks: append(pending, safety...), Wrap: mistaken(machine.FlawWrittenOver), Wanted: quiet, Shape: failingDisks},
+		{Name: "rest of a batch left", Seeds: 40, How: "a batch is written over what another has left that failed", Breaks: append(pending, safety...), Wrap: mistaken(machine.FlawWrittenOver), Wanted: quiet, Shape: failingDisks},
 	}
 }
 
