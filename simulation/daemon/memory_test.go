@@ -159,7 +159,10 @@ func TestSandboxThatIsKilledFromOutsideIsLost(t *testing.T) {
 			}
 			address, _, _, _ := private.At(filepath.Join(n.data, "containerd"))
 			all := append([]string{"-a", address, "-n", containerd.NamespaceDefault}, args...)
-			if output, err := exec.CommandContext(t.Context(), binary, append(all, id)...).CombinedOutput(); err != nil {
+			output, err := exec.CommandContext(t.Context(), binary, append(all, id)...).CombinedOutput()
+			// `tasks delete --force` kills and then deletes: the node, which sees the end,
+			// may have deleted the task in between.
+			if err != nil && !bytes.Contains(output, []byte("cannot delete a deleted process")) && !bytes.Contains(output, []byte("not found")) {
 				t.Fatalf("ctr %q: %v: %s", all, err, output)
 			}
 		}
