@@ -51,6 +51,9 @@ type Server struct {
 	NodePulls []*errandv1.ImagePull
 	// NodeCheck is what a check finds; nil is none.
 	NodeCheck *errandv1.CheckNodeResponse
+	// Inside is what each command beside a run writes, and what is copied out of one; nil
+	// lets nobody in.
+	Inside []byte
 
 	mu       sync.Mutex
 	runs     []*Live // oldest first
@@ -92,7 +95,10 @@ func (s *Server) Start() error {
 	mux.Handle(errandv1connect.NewRunServiceHandler((*runService)(s)))
 	mux.Handle(errandv1connect.NewNodeServiceHandler((*nodeService)(s)))
 	mux.Handle(errandv1connect.NewImageServiceHandler((*imageService)(s)))
-	s.serving = &http.Server{Handler: s.guard(mux), ReadHeaderTimeout: time.Minute}
+	var protocols http.Protocols
+	protocols.SetHTTP1(true)
+	protocols.SetUnencryptedHTTP2(true)
+	s.serving = &http.Server{Handler: s.guard(mux), ReadHeaderTimeout: time.Minute, Protocols: &protocols}
 	s.served.Go(func() { _ = s.serving.Serve(listener) })
 	return nil
 }

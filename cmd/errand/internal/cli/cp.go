@@ -57,7 +57,7 @@ func (a *app) copyFrom(ctx context.Context, id, from, to string) error {
 		if isTerminal(a.stdout) {
 			return usage("stdout is a terminal: an archive is nothing to look at; give a directory, or | tar -t")
 		}
-		return c.explain(c.once.CopyFrom(ctx, id, from, a.stdout))
+		return c.explain(c.once.CopyFrom(ctx, id, from, &output{w: a.stdout}))
 	}
 	dir, name, err := destination(to)
 	if err != nil {

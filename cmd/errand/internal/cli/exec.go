@@ -118,7 +118,7 @@ func (a *app) exec(ctx context.Context, start *errandv1.ExecStart, flags execFla
 	if start.Id, err = c.awaitStart(ctx, start.GetId()); err != nil {
 		return err
 	}
-	exec := client.Exec{Start: start, Stdout: a.stdout, Stderr: a.stderr}
+	exec := client.Exec{Start: start, Stdout: &output{w: a.stdout}, Stderr: a.stderr}
 	if flags.interactive {
 		exec.Stdin = a.stdin
 	}

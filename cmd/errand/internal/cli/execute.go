@@ -58,6 +58,8 @@ type app struct {
 	// start; 0 means never.
 	holdPause time.Duration
 	conn      *connection
+	// help is stdout for cobra's own commands.
+	help *output
 	// raw: the terminal is in raw mode, where a line feed alone moves no column.
 	raw atomic.Bool
 }
@@ -96,6 +98,9 @@ func (a *app) execute(ctx context.Context, args []string) int {
 	root := a.root()
 	root.SetArgs(args)
 	err := root.ExecuteContext(ctx)
+	if err == nil {
+		err = a.help.err // of a help text, which cobra writes and does not look back at
+	}
 	if a.conn != nil {
 		a.conn.patient.Close()
 	}
@@ -143,8 +148,9 @@ then teardown. Each execution is a run, a record that outlives its sandbox.`,
 		SilenceErrors: true,
 		SilenceUsage:  true,
 	}
+	a.help = &output{w: a.stdout}
 	root.SetIn(a.stdin)
-	root.SetOut(a.stdout)
+	root.SetOut(a.help)
 	root.SetErr(a.stderr)
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		f := usage("%s", flagErrorText(err))

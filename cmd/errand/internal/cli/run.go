@@ -3,6 +3,7 @@ package cli
 import (
 	"context"
 	"crypto/rand"
+	"errors"
 	"fmt"
 	"strings"
 
@@ -296,8 +297,13 @@ func (a *app) run(ctx context.Context, request *errandv1.CreateRunRequest, flags
 	if err != nil {
 		return c.explain(err)
 	}
-	return a.print(viewRun(run), func() error {
+	err = a.print(viewRun(run), func() error {
 		_, err := fmt.Fprintln(a.stdout, run.GetId())
 		return err
 	})
+	var f *failure
+	if errors.As(err, &f) {
+		f.hint = "Run " + run.GetId() + " was created, and goes on."
+	}
+	return err
 }

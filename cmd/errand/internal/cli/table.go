@@ -64,6 +64,22 @@ func wrote(err error) error {
 	return broken(codeOutput, "write to stdout: %s", reasonOf(err))
 }
 
+// output is stdout for who else writes to it: what can not be written is a failure, and
+// is remembered.
+type output struct {
+	w   io.Writer
+	err error
+}
+
+// Write implements io.Writer.
+func (o *output) Write(p []byte) (int, error) {
+	n, err := o.w.Write(p)
+	if err != nil {
+		o.err = wrote(err)
+	}
+	return n, o.err
+}
+
 // style is how a table may look where it goes.
 type style struct {
 	colour bool
