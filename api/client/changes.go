@@ -40,11 +40,11 @@ func (c *Client) Changes(ctx context.Context, request *errandv1.RunChangesReques
 func (c *Client) changesOnce(
 	ctx context.Context, t *trial, request *errandv1.RunChangesRequest, yield func(*errandv1.RunChangesResponse, error) bool,
 ) (done bool, err error) {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	stream, err := c.services.Runs.Changes(ctx, request)
+	heed := c.attend(ctx)
+	defer heed.end()
+	stream, err := c.services.Runs.Changes(heed.ctx, request)
 	if err != nil {
-		return false, err
+		return false, heed.why(err)
 	}
 	defer func() { _ = stream.Close() }() // all that it said was read
 	for stream.Receive() {
@@ -54,5 +54,5 @@ func (c *Client) changesOnce(
 			return true, nil
 		}
 	}
-	return false, stream.Err()
+	return false, heed.why(stream.Err())
 }

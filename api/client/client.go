@@ -110,8 +110,14 @@ type Client struct {
 	duplexHTTP *http.Client
 	patience   Patience
 	retrying   func(Retry)
-	// reached tells whether the node was ever heard; it is shared with Once.
+	// reached tells whether the node was ever heard, and hearing when it was last; they are
+	// shared with Once.
 	reached *atomic.Bool
+	hearing *hearing
+	// silent is how long a stream hears nothing before the node is asked whether it is
+	// there; not where direct answers within this process.
+	silent time.Duration
+	direct bool
 }
 
 // New makes a client; nothing is sent yet. The error is ErrAddress or ErrToken.
@@ -145,6 +151,7 @@ func New(config Config) (*Client, error) {
 	c := &Client{
 		address: address, http: over(transport), duplexHTTP: over(duplex),
 		patience: config.Patience.complete(), retrying: config.Retrying, reached: &atomic.Bool{},
+		hearing: &hearing{}, silent: config.Patience.complete().Silent, direct: config.Direct != nil,
 	}
 	// Compression costs more than it saves on the short way to a node.
 	options := []connect.ClientOption{connect.WithAcceptCompression("gzip", nil, nil)}

@@ -28,6 +28,8 @@ type Error struct {
 	Message string
 	// Fields are the faults of the request, with codes.InvalidField.
 	Fields []*errandv1.FieldViolation
+	// Unsure: no answer came, and the node may have done what it was asked all the same.
+	Unsure bool
 
 	cause error
 }
@@ -61,6 +63,11 @@ func (c *Client) failure(op string, err error) *Error {
 		failed.Class, failed.Code, failed.Message = 0, codes.InvalidField, "the request can not be sent: "+failed.Message
 		return failed
 	}
+	if silent(err) {
+		failed.Code, failed.Message = codes.Unreachable, c.address+" does not answer: "+ErrSilent.Error()
+		failed.cause = fmt.Errorf("%w: %w", ErrSilent, err)
+		return failed
+	}
 	switch class {
 	case connect.CodeUnauthenticated, connect.CodePermissionDenied:
 		return failed
@@ -84,15 +91,12 @@ func unsendable(err error) bool {
 // unreachable says what keeps a connection from being made, in a few words.
 func unreachable(err error) string {
 	var dial *net.OpError
-	if errors.As(err, &dial) && dial.Op == "dial" {
+	if dialing(err) && errors.As(err, &dial) {
 		var system *os.SyscallError
 		if errors.As(err, &system) {
 			return system.Err.Error()
 		}
 		return dial.Err.Error()
-	}
-	if errors.Is(err, context.DeadlineExceeded) {
-		return "no answer in time"
 	}
 	return messageOf(err)
 }

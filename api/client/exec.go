@@ -112,21 +112,22 @@ func giveExec(ctx context.Context, stream *execStream, feed *feed) {
 // CopyFrom writes a tar archive of what lies at an absolute path of a run that is
 // running. A call is never repeated.
 func (c *Client) CopyFrom(ctx context.Context, id, path string, w io.Writer) error {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
+	heed := c.attend(ctx)
+	defer heed.end()
 	const op = "copy out of the run"
-	stream, err := c.services.Runs.CopyFrom(ctx, &errandv1.CopyFromRequest{Id: id, Path: path})
+	stream, err := c.services.Runs.CopyFrom(heed.ctx, &errandv1.CopyFromRequest{Id: id, Path: path})
 	if err != nil {
-		return c.failure(op, err)
+		return c.failure(op, heed.why(err))
 	}
 	defer func() { _ = stream.Close() }() // it was only read
 	for stream.Receive() {
+		c.hearing.note()
 		if _, err := w.Write(stream.Msg().GetData()); err != nil {
 			return err
 		}
 	}
 	if err := stream.Err(); err != nil {
-		return c.failure(op, err)
+		return c.failure(op, heed.why(err))
 	}
 	return nil
 }

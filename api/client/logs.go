@@ -101,12 +101,12 @@ func (l *logReading) again(ctx context.Context, err error) error {
 
 // once reads until the end mark or the end of the connection.
 func (l *logReading) once(ctx context.Context) error {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
+	heed := l.c.attend(ctx)
+	defer heed.end()
 	l.moved = false
-	stream, err := l.c.services.Runs.Logs(ctx, l.request)
+	stream, err := l.c.services.Runs.Logs(heed.ctx, l.request)
 	if err != nil {
-		return err
+		return heed.why(err)
 	}
 	defer func() { _ = stream.Close() }() // all that it said was read
 	for stream.Receive() {
@@ -126,7 +126,7 @@ func (l *logReading) once(ctx context.Context) error {
 			return nil
 		}
 	}
-	return stream.Err()
+	return heed.why(stream.Err())
 }
 
 // runEnded waits a little for the run's end: a log that ends early belongs to a run

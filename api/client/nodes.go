@@ -41,13 +41,16 @@ func (c *Client) PullImage(
 	ctx context.Context, name string, credential *errandv1.RegistryCredential, progress func(*errandv1.ImagePull),
 ) (*errandv1.Image, error) {
 	const op = "pull image"
-	stream, err := c.services.Images.Pull(ctx, &errandv1.PullImageRequest{Name: name, Credential: credential})
+	heed := c.attend(ctx)
+	defer heed.end()
+	stream, err := c.services.Images.Pull(heed.ctx, &errandv1.PullImageRequest{Name: name, Credential: credential})
 	if err != nil {
-		return nil, c.pullFailure(ctx, op, err)
+		return nil, c.pullFailure(ctx, op, heed.why(err))
 	}
 	defer func() { _ = stream.Close() }()
 	for stream.Receive() {
 		c.reached.Store(true)
+		c.hearing.note()
 		if image := stream.Msg().GetImage(); image != nil {
 			return image, nil
 		}
@@ -57,7 +60,7 @@ func (c *Client) PullImage(
 	if err == nil {
 		err = io.ErrUnexpectedEOF
 	}
-	return nil, c.pullFailure(ctx, op, err)
+	return nil, c.pullFailure(ctx, op, heed.why(err))
 }
 
 func (c *Client) pullFailure(ctx context.Context, op string, err error) error {
@@ -81,7 +84,10 @@ const archiveChunk = 1 << 20
 // call is made once: an archive can not be read again.
 func (c *Client) ImportImage(ctx context.Context, name string, archive io.Reader) ([]*errandv1.Image, error) {
 	const op = "import image"
-	response, err := c.sendArchive(ctx, name, archive)
+	heed := c.attend(ctx)
+	defer heed.end()
+	response, err := c.sendArchive(heed.ctx, name, archive)
+	err = heed.why(err)
 	var failed *Error
 	switch {
 	case err == nil:

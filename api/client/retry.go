@@ -22,9 +22,10 @@ type Patience struct {
 	// The pause between two tries doubles from PauseMin to PauseMax; 50 ms and 2 s by
 	// default.
 	PauseMin, PauseMax time.Duration
-	// Silent is how long Exec and Attach hear nothing before the node is asked whether it
-	// is there, and how long its answer may take: after twice that its connection is given
-	// up, sooner than the node gives up its caller. 15 s by default.
+	// Silent is how long a call that may have nothing to say for long (Exec, Attach, Logs,
+	// Watch, Changes, PullImage, ImportImage, CopyFrom) hears nothing before the node is
+	// asked whether it is there, and how long its answer may take: after twice that its
+	// connection is given up, sooner than the node gives up its caller. 15 s by default.
 	Silent time.Duration
 }
 
@@ -101,6 +102,8 @@ type trial struct {
 	op    string
 	began time.Time
 	tries int
+	// unsure: a try ended in a way that leaves open whether the node has done it.
+	unsure bool
 }
 
 func (c *Client) trial(op string) *trial { return &trial{c: c, op: op} }
@@ -108,7 +111,8 @@ func (c *Client) trial(op string) *trial { return &trial{c: c, op: op} }
 // heard ends an outage, if there was one.
 func (t *trial) heard() {
 	t.c.reached.Store(true)
-	t.began, t.tries = time.Time{}, 0
+	t.c.hearing.note()
+	t.began, t.tries, t.unsure = time.Time{}, 0, false
 }
 
 // next returns nil when the call is worth another try, after the pause before it, or
@@ -117,8 +121,9 @@ func (t *trial) next(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return ended(ctx, t.op, err)
 	}
+	t.unsure = t.unsure || maybeDone(err)
 	if !transient(err) {
-		return t.c.failure(t.op, err)
+		return t.failure(err)
 	}
 	now := time.Now()
 	if t.began.IsZero() {
@@ -131,7 +136,7 @@ func (t *trial) next(ctx context.Context, err error) error {
 	}
 	lasted := now.Sub(t.began)
 	if lasted >= limit {
-		return t.c.failure(t.op, err)
+		return t.failure(err)
 	}
 	if t.c.retrying != nil {
 		t.c.retrying(Retry{Op: t.op, Err: t.c.failure(t.op, err), Reached: reached, Lasted: lasted, Limit: limit})
@@ -143,6 +148,13 @@ func (t *trial) next(ctx context.Context, err error) error {
 		return ended(ctx, t.op, err)
 	}
 	return nil
+}
+
+// failure is what the last of the tries has met.
+func (t *trial) failure(err error) *Error {
+	failed := t.c.failure(t.op, err)
+	failed.Unsure = t.unsure
+	return failed
 }
 
 // persist repeats a call until it is decided. Each try has the given time.

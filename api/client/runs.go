@@ -200,11 +200,11 @@ type watching struct {
 
 // once reads one stream; done tells that nothing more is wanted.
 func (w *watching) once(ctx context.Context) (done bool, err error) {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	stream, err := w.c.services.Runs.Watch(ctx, &errandv1.WatchRunRequest{Id: w.request.GetId(), Revision: w.revision, History: w.request.GetHistory()})
+	heed := w.c.attend(ctx)
+	defer heed.end()
+	stream, err := w.c.services.Runs.Watch(heed.ctx, &errandv1.WatchRunRequest{Id: w.request.GetId(), Revision: w.revision, History: w.request.GetHistory()})
 	if err != nil {
-		return false, err
+		return false, heed.why(err)
 	}
 	defer func() { _ = stream.Close() }() // all that it said was read
 	for stream.Receive() {
@@ -220,5 +220,5 @@ func (w *watching) once(ctx context.Context) (done bool, err error) {
 			return true, nil
 		}
 	}
-	return false, stream.Err()
+	return false, heed.why(stream.Err())
 }

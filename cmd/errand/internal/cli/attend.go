@@ -135,7 +135,7 @@ func (t *attendance) create(ctx context.Context, interrupts <-chan os.Signal, re
 				f.hint = "'errand runs' shows it if it was."
 				return nil, true, f
 			}
-			return got.run, interrupted, t.c.explain(got.err)
+			return got.run, interrupted, t.c.explainCreate(got.err)
 		}
 	}
 }

@@ -24,7 +24,7 @@ func (c *connection) explain(err error) error {
 		return err
 	}
 	f := broken(string(failed.Code), "%s", failed.Message)
-	f.class = failed.Class
+	f.class, f.unsure = failed.Class, failed.Unsure
 	if len(failed.Fields) > 0 {
 		f.message = fieldsText(failed.Fields)
 		f.hint = fieldsHint(failed.Fields)
@@ -33,6 +33,8 @@ func (c *connection) explain(err error) error {
 		f.exit = ExitUsage
 	}
 	switch {
+	case errors.Is(failed, client.ErrSilent):
+		f.hint = "The daemon there may be frozen, or its machine overloaded: 'systemctl status errand-node' and 'journalctl -u errand-node' on it say more."
 	case failed.Code == codes.Unreachable:
 		f.hint = "Start one with errand-node, or set its address with --address or ERRAND_ADDRESS."
 	case failed.Code == codes.NotANode:
@@ -45,6 +47,16 @@ func (c *connection) explain(err error) error {
 		f.hint = "'errand runs' lists the runs; the beginning of an id is enough where it is unique."
 	}
 	return f
+}
+
+// explainCreate is explain for the creation of a run.
+func (c *connection) explainCreate(err error) error {
+	err = c.explain(err)
+	var f *failure
+	if errors.As(err, &f) && f.unsure {
+		f.hint += "\nWhether the run was created is not known: 'errand runs' shows it if it was."
+	}
+	return err
 }
 
 // flagOfField is what people typed for a field of a request.

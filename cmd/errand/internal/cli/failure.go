@@ -17,6 +17,7 @@ type failure struct {
 	class   connect.Code // what the API answered; 0 if it did not
 	message string
 	hint    string // what to do now; may be empty
+	unsure  bool   // the node may have done it all the same
 }
 
 // The words for what fails on errand's own side.

@@ -295,7 +295,7 @@ func (a *app) run(ctx context.Context, request *errandv1.CreateRunRequest, flags
 	}
 	run, err := c.patient.Submit(ctx, request)
 	if err != nil {
-		return c.explain(err)
+		return c.explainCreate(err)
 	}
 	err = a.print(viewRun(run), func() error {
 		_, err := fmt.Fprintln(a.stdout, run.GetId())

@@ -3,6 +3,7 @@ package cli
 import (
 	"flag"
 	"fmt"
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -325,8 +326,31 @@ func TestWaitKeepsItsTimeoutWhileTheNodeIsAway(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.Stop()
-	if got := <-done; got.code != ExitErrand || !strings.Contains(got.stderr, s.URL()) {
+	if got := <-done; got.code != ExitTimedOut || !strings.Contains(got.stderr, s.URL()+" does not answer any more: whether run r.a.x has ended is not known") {
 		t.Errorf("%+v", got)
+	}
+}
+
+func TestWaitKeepsItsTimeoutWhenTheNodeIsFrozen(t *testing.T) {
+	// Its kernel takes the connection, and that is all.
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	got := newInvocation(t, "http://"+listener.Addr().String()).run("wait", "--timeout", "300ms", "r.a.x")
+	got.wantError(t, ExitTimedOut, "the timeout passed, and http://"+listener.Addr().String()+" did not answer")
+}
+
+func TestRunSaysThatItMayHaveBeenCreatedAfterAnAnswerThatWasLost(t *testing.T) {
+	s := startFake(t, func(s *fakeapi.Server) { s.LoseAnswers = 1 << 20 })
+	i := newInvocation(t, s.URL())
+	i.patience.Again = 200 * time.Millisecond
+	i.run("run", "busybox").wantError(t, ExitErrand, "Whether the run was created is not known: 'errand runs' shows it if it was.")
+	i.run("run", "-d", "busybox").wantError(t, ExitErrand, "Whether the run was created is not known")
+	s.Stop()
+	if got := i.run("run", "busybox"); strings.Contains(got.stderr, "not known") {
+		t.Errorf("nothing was sent: %q", got.stderr)
 	}
 }
 

@@ -7,8 +7,13 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/errand-run/errand/api/client"
+	"github.com/errand-run/errand/api/codes"
 	errandv1 "github.com/errand-run/errand/messages/errand/v1"
 )
+
+// lastLook is how long a node has to say how a run is whose wait was not answered in time.
+const lastLook = 2 * time.Second
 
 func (a *app) waitCommand() *cobra.Command {
 	timeout := durationValue{zero: true}
@@ -41,10 +46,19 @@ func (a *app) wait(ctx context.Context, ids []string, timeout durationValue) err
 	if timeout.set {
 		deadline = time.Now().Add(timeout.value)
 	}
+	asking := ctx
+	if timeout.set && timeout.value > 0 {
+		var cancel context.CancelFunc
+		asking, cancel = context.WithDeadline(ctx, deadline)
+		defer cancel()
+	}
 	// All of them first: an id that does not exist is told at once.
 	runs := make([]*errandv1.Run, len(ids))
 	for i, id := range ids {
-		if runs[i], err = c.patient.Get(ctx, id); err != nil {
+		if runs[i], err = c.patient.Get(asking, id); err != nil {
+			if asking.Err() != nil && ctx.Err() == nil {
+				return notInTime("the timeout passed, and %s did not answer", c.patient.Address())
+			}
 			return c.explain(err)
 		}
 	}
@@ -60,6 +74,9 @@ func (a *app) wait(ctx context.Context, ids []string, timeout durationValue) err
 		}
 		if runs[i], err = c.wait(ctx, run.GetId(), left); err != nil {
 			return err
+		}
+		if runs[i] == nil {
+			return notInTime("the timeout passed, and %s does not answer any more: whether run %s has ended is not known", c.patient.Address(), run.GetId())
 		}
 	}
 	if err := a.print(viewRuns(runs), func() error {
@@ -82,9 +99,7 @@ func (a *app) waited(runs []*errandv1.Run) error {
 		}
 	}
 	if len(going) > 0 {
-		f := broken(codeTimeout, "the timeout passed; still going: %s", strings.Join(going, ", "))
-		f.exit = ExitTimedOut
-		return f
+		return notInTime("the timeout passed; still going: %s", strings.Join(going, ", "))
 	}
 	if code != 0 {
 		return exitStatus(code)
@@ -92,8 +107,16 @@ func (a *app) waited(runs []*errandv1.Run) error {
 	return nil
 }
 
+// notInTime is that the timeout of errand wait has passed.
+func notInTime(format string, arguments ...any) error {
+	f := broken(codeTimeout, format, arguments...)
+	f.exit = ExitTimedOut
+	return f
+}
+
 // wait waits until the run has ended or the timeout passed, 0 for none, and
-// returns the run as it is then.
+// returns the run as it is then; nil when the timeout passed and the node did not answer
+// any more.
 func (c *connection) wait(ctx context.Context, id string, timeout time.Duration) (*errandv1.Run, error) {
 	waiting := ctx
 	if timeout > 0 {
@@ -103,7 +126,13 @@ func (c *connection) wait(ctx context.Context, id string, timeout time.Duration)
 	}
 	run, err := c.patient.Wait(waiting, id)
 	if waiting.Err() != nil && ctx.Err() == nil && err != nil {
-		return c.get(ctx, id)
+		looking, cancel := context.WithTimeout(ctx, lastLook)
+		defer cancel()
+		last, err := c.once.Get(looking, id)
+		if err != nil && (looking.Err() != nil || client.CodeOf(err) == codes.Unreachable) && ctx.Err() == nil {
+			return nil, nil //nolint:nilnil // not known
+		}
+		return last, c.explain(err)
 	}
 	return run, c.explain(err)
 }
