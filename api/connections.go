@@ -1,6 +1,7 @@
 package api
 
 import (
+	"container/list"
 	"context"
 	"errors"
 	"io"
@@ -8,43 +9,137 @@ import (
 	"net/http"
 	"sync"
 	"time"
+
+	"go.uber.org/zap"
+	"golang.org/x/sys/unix"
 )
 
 // lateRequestTime is how long a caller may still send once the node stops: what was
 // under way on the network arrives, and who is silent holds nothing up.
 const lateRequestTime = 250 * time.Millisecond
 
+// How many connections there may be, where the process may open as many files.
+const (
+	// connectionsMax leaves every stream one of its own.
+	connectionsMax = streamsMax
+	// strangersMax bounds those over which no call with the token has come. Every user of
+	// the machine can make them.
+	strangersMax = 1024
+)
+
 // connections are those of one listener. When the node stops, each that has not sent a
 // whole request by then and soon after is ended; http.Server alone would give it
 // seconds, up to the end of the stop timeout.
+//
+// They are bounded, so that whoever opens many takes neither the files from the node that
+// it needs to run commands, nor, at the end of them, the store: of too many strangers the
+// one that has been there longest is closed, and of too many in all the newest.
 type connections struct {
 	net.Listener
+	max, strangersMax int
+	log               *zap.Logger
 
 	mu   sync.Mutex
 	open map[*connection]struct{}
+	// strangers are those over which no call with the token has come, the oldest first.
+	strangers *list.List
+	// crowded is set from when there were too many until there are half as many.
+	crowded bool
 	// until is zero before the stop.
 	until time.Time
 }
 
-func newConnections(listener net.Listener) *connections {
-	return &connections{Listener: listener, open: map[*connection]struct{}{}}
+func newConnections(listener net.Listener, log *zap.Logger) *connections {
+	c := &connections{Listener: listener, log: log, open: map[*connection]struct{}{}, strangers: list.New()}
+	c.max, c.strangersMax = connectionBounds(filesMax())
+	return c
+}
+
+// connectionBounds are how many connections there may be, and how many strangers among
+// them, where the process may have so many files open: half of them are for the rest.
+func connectionBounds(files uint64) (all, strangers int) {
+	all = int(min(connectionsMax, max(files/2, 2)))
+	return all, min(strangersMax, all/2)
+}
+
+func filesMax() uint64 {
+	var limit unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
+		return 2 * connectionsMax // it never fails
+	}
+	return limit.Cur
 }
 
 // Accept implements net.Listener.
 func (c *connections) Accept() (net.Conn, error) {
-	accepted, err := c.Listener.Accept()
-	if err != nil {
-		return nil, err
+	for {
+		accepted, err := c.Listener.Accept()
+		if err != nil {
+			return nil, err
+		}
+		if conn := c.admit(accepted); conn != nil {
+			return conn, nil
+		}
 	}
+}
+
+// admit makes a connection one of them, or closes it and returns nil.
+func (c *connections) admit(accepted net.Conn) *connection {
 	conn := &connection{Conn: accepted, all: c}
+	var oldest *connection
 	c.mu.Lock()
-	c.open[conn] = struct{}{}
+	full := len(c.open) >= c.max
+	if !full {
+		if c.strangers.Len() >= c.strangersMax {
+			oldest = c.strangers.Remove(c.strangers.Front()).(*connection)
+			oldest.stranger = nil
+		}
+		c.open[conn] = struct{}{}
+		conn.stranger = c.strangers.PushBack(conn)
+	}
 	until := c.until
+	first := (full || oldest != nil) && !c.crowded
+	c.crowded = c.crowded || first
+	open := len(c.open)
 	c.mu.Unlock()
+	if first {
+		c.log.Warn("too many connections: those that have shown no token are closed, the oldest first", zap.Int("connections", open))
+	}
+	if oldest != nil {
+		_ = oldest.Close()
+	}
+	if full {
+		_ = accepted.Close()
+		return nil
+	}
 	if !until.IsZero() {
 		conn.cut(until)
 	}
-	return conn, nil
+	return conn
+}
+
+// know takes note that a call with the token has come over a connection, or that it is
+// closed.
+func (c *connections) know(conn *connection, closed bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if conn.stranger != nil {
+		c.strangers.Remove(conn.stranger)
+		conn.stranger = nil
+	}
+	if closed {
+		delete(c.open, conn)
+	}
+	if c.strangers.Len() <= c.strangersMax/2 && len(c.open) <= c.max/2 {
+		c.crowded = false
+	}
+}
+
+// known takes note that a call with the token has come over a request's connection.
+func known(r *http.Request) {
+	if conn, ok := r.Context().Value(connectionKey{}).(*connection); ok {
+		conn.all.know(conn, false)
+	}
 }
 
 // cut ends, at a time, what has not sent its request by then.
@@ -63,6 +158,8 @@ func (c *connections) cut(until time.Time) {
 type connection struct {
 	net.Conn
 	all *connections
+	// stranger is its place among the strangers, nil if it is none; all.mu guards it.
+	stranger *list.Element
 
 	mu sync.Mutex
 	// answering is set from the end of a request until the next is begun, and for good
@@ -95,9 +192,7 @@ func (c *connection) SetDeadline(t time.Time) error {
 
 // Close implements net.Conn.
 func (c *connection) Close() error {
-	c.all.mu.Lock()
-	delete(c.all.open, c)
-	c.all.mu.Unlock()
+	c.all.know(c, true)
 	return c.Conn.Close()
 }
 

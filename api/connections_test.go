@@ -4,9 +4,11 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"errors"
 	"io"
 	"net"
 	"net/http"
+	"os"
 	"strings"
 	"sync"
 	"testing"
@@ -187,4 +189,61 @@ func TestAWholeRequestIsAnsweredWellAfterTheStop(t *testing.T) {
 		t.Error(err)
 	}
 	r.served <- nil
+}
+
+// Every user of the machine can open connections. They would take the files from the node
+// that it needs to run commands, and at the end of them the store would end the process.
+func TestConnectionsThatShowNoTokenCrowdNobodyOut(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	const list = "POST /errand.v1.RunService/List HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 2\r\n"
+	answers := func(conn net.Conn, want string) {
+		t.Helper()
+		_ = conn.SetReadDeadline(time.Now().Add(20 * time.Second))
+		answer, err := http.ReadResponse(bufio.NewReader(conn), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer answer.Body.Close()
+		if _, err := io.Copy(io.Discard, answer.Body); err != nil || answer.Status != want {
+			t.Fatalf("%s, %v; want %s", answer.Status, err, want)
+		}
+	}
+	own := r.dial(list + "Authorization: Bearer " + testToken + "\r\n\r\n{}")
+	answers(own, "200 OK")
+	refused := r.dial(list + "\r\n{}")
+	answers(refused, "401 Unauthorized")
+	idle := r.dial("")
+	for range api.StrangersMax {
+		r.dial("")
+	}
+	last := r.dial("GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
+	answers(last, "200 OK")
+	for name, conn := range map[string]net.Conn{"refused": refused, "idle": idle} {
+		_ = conn.SetReadDeadline(time.Now().Add(20 * time.Second))
+		if n, err := conn.Read(make([]byte, 1)); n > 0 || errors.Is(err, os.ErrDeadlineExceeded) {
+			t.Errorf("the oldest that shows no token, %s, is open: %v", name, err)
+		}
+	}
+	if _, err := io.WriteString(own, list+"Authorization: Bearer "+testToken+"\r\n\r\n{}"); err != nil {
+		t.Fatal(err)
+	}
+	answers(own, "200 OK")
+}
+
+func TestConnectionsLeaveHalfOfTheFilesToTheRest(t *testing.T) {
+	for _, c := range []struct {
+		files          uint64
+		all, strangers int
+	}{
+		{0, 2, 1},
+		{64, 32, 16},
+		{1024, 512, 256},
+		{4096, 2048, api.StrangersMax},
+		{1 << 40, api.StreamsMax, api.StrangersMax},
+	} {
+		if all, strangers := api.ConnectionBounds(c.files); all != c.all || strangers != c.strangers {
+			t.Errorf("of %d files: %d connections, %d strangers; want %d and %d", c.files, all, strangers, c.all, c.strangers)
+		}
+	}
 }

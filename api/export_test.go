@@ -11,6 +11,12 @@ func (s *Server) SetStreams(n int64) { s.streams.Store(n) }
 // StreamsMax is how many there may be.
 const StreamsMax = streamsMax
 
+// StrangersMax is how many connections without a call with the token there may be.
+const StrangersMax = strangersMax
+
+// ConnectionBounds is connectionBounds.
+var ConnectionBounds = connectionBounds
+
 // AnswerBy is answerBy, and CallTimeout callTimeout.
 var (
 	AnswerBy    = answerBy

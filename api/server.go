@@ -222,7 +222,7 @@ func (s *Server) Serve(ctx context.Context, listener net.Listener) error {
 			PingTimeout:          s.config.PingTimeout,
 		},
 	}
-	connections := newConnections(listener)
+	connections := newConnections(listener, s.config.Log.Named("http"))
 	ended := make(chan error, 1)
 	go func() { ended <- server.Serve(connections) }()
 	select {

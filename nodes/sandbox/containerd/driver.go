@@ -51,7 +51,8 @@ const (
 	taskMax = 60 * time.Second
 	// askMax bounds a question to one task, whose shim may hang.
 	askMax = 5 * time.Second
-	// turnsPerCore is how many sandboxes are made at a time after their pulls.
+	// turnsPerCore is how many sandboxes are made at a time after their pulls, and how many
+	// commands are being started beside theirs.
 	turnsPerCore = 2
 	// dialMax bounds the pause between two tries to reach containerd.
 	dialMax = time.Second
@@ -111,7 +112,9 @@ type Driver struct {
 	// usersKnown counts what was put into users since it was last empty.
 	usersKnown atomic.Int64
 	// turns bound the creations that go on after a pull.
-	turns  chan struct{}
+	turns chan struct{}
+	// execs bound the commands that are being started beside others.
+	execs  *execTurns
 	exits  sync.Map // sandbox id -> sandbox.Exit, once it was judged
 	killed sync.Map // sandbox id -> nothing, once Kill found processes to kill
 
@@ -166,6 +169,7 @@ func New(ctx context.Context, config Config) (*Driver, error) {
 		store:    images.New(c, config.Images),
 		snapshot: c.SnapshotService(config.Snapshotter), leases: c.LeasesService(),
 		turns:    make(chan struct{}, turnsPerCore*runtime.GOMAXPROCS(0)),
+		execs:    newExecTurns(turnsPerCore * runtime.GOMAXPROCS(0)),
 		template: sync.OnceValues(func() (*specs.Spec, error) { return newTemplate(config.Namespace) }),
 	}
 	d.open, d.close = context.WithCancel(quiet.Context(context.Background()))

@@ -39,24 +39,47 @@ const (
 // namespaces and privileges, and through init, which puts it under the filter.
 func (d *Driver) Exec(ctx context.Context, id string, e sandbox.Exec) (sandbox.ExecEnd, error) {
 	ctx = quiet.Context(ctx)
+	input := &ending{Reader: e.Stdin, ended: make(chan struct{})}
+	added, exited, err := d.startExec(ctx, id, e, input)
+	if added != nil {
+		defer d.forget(added)
+	}
+	if err != nil {
+		return sandbox.ExecEnd{}, err
+	}
+	if e.Started != nil {
+		e.Started()
+	}
+	return d.follow(ctx, added, exited, input.ended, e)
+}
+
+// startExec starts the command when it is its turn. What it returns is to be forgotten in
+// the end, after an error too.
+func (d *Driver) startExec(ctx context.Context, id string, e sandbox.Exec, input *ending) (client.Process, <-chan client.ExitStatus, error) {
+	waiting, stop := context.WithTimeout(ctx, execTurnMax)
+	defer stop()
+	leave, err := d.execs.take(waiting, id)
+	if err != nil {
+		return nil, nil, err
+	}
+	defer leave()
 	step, cancel := own(ctx, execMax)
 	defer cancel()
 	container, err := d.client.LoadContainer(step, id)
 	if errdefs.IsNotFound(err) {
-		return sandbox.ExecEnd{}, records.Errorf(records.ClassNotFound, "there is no sandbox %s", id)
+		return nil, nil, records.Errorf(records.ClassNotFound, "there is no sandbox %s", id)
 	}
 	if err != nil {
-		return sandbox.ExecEnd{}, filtered(err, "exec in", id)
+		return nil, nil, filtered(err, "exec in", id)
 	}
 	task, err := container.Task(step, nil)
 	if err != nil {
-		return sandbox.ExecEnd{}, d.execError(id, err)
+		return nil, nil, d.execError(id, err)
 	}
 	process, err := d.execProcess(step, container, int(task.Pid()), e)
 	if err != nil {
-		return sandbox.ExecEnd{}, err
+		return nil, nil, err
 	}
-	input := &ending{Reader: e.Stdin, ended: make(chan struct{})}
 	streams := []cio.Opt{cio.WithStreams(nil, e.Stdout, e.Stderr), cio.WithFIFODir(d.dir(id))}
 	if e.Stdin != nil {
 		streams[0] = cio.WithStreams(input, e.Stdout, e.Stderr)
@@ -66,20 +89,16 @@ func (d *Driver) Exec(ctx context.Context, id string, e sandbox.Exec) (sandbox.E
 	}
 	added, err := task.Exec(step, "x"+strings.ToLower(rand.Text()), process, cio.NewCreator(streams...))
 	if err != nil {
-		return sandbox.ExecEnd{}, d.execError(id, err)
+		return nil, nil, d.execError(id, err)
 	}
-	defer d.forget(added)
 	exited, err := added.Wait(quiet.Context(d.open))
 	if err == nil {
 		err = added.Start(step)
 	}
 	if err != nil {
-		return sandbox.ExecEnd{}, d.execError(id, err)
+		return added, nil, d.execError(id, err)
 	}
-	if e.Started != nil {
-		e.Started()
-	}
-	return d.follow(ctx, added, exited, input.ended, e)
+	return added, exited, nil
 }
 
 // forget removes what the runtime and containerd keep of a command, killed if it still
@@ -95,6 +114,9 @@ func (d *Driver) execError(id string, err error) error {
 	if errdefs.IsNotFound(err) || errdefs.IsFailedPrecondition(err) || strings.Contains(err.Error(), "not running") ||
 		strings.Contains(err.Error(), "stopped") {
 		return records.Errorf(records.ClassConflict, "sandbox %s does not run", id)
+	}
+	if classOf(err) == records.ClassDeadline {
+		return records.Errorf(records.ClassDeadline, "exec in %s: the runtime has not answered within %s; the command may have begun, and is killed", id, execMax)
 	}
 	return filtered(err, "exec in", id)
 }
