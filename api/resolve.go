@@ -129,7 +129,7 @@ func (c *checker) spec(spec *errandv1.RunSpec, trigger errandv1.Trigger, drivers
 		ReadOnlyRoot:    spec.GetReadOnlyRoot(),
 		TimeoutMs:       c.duration("spec.timeout", spec.GetTimeout(), TimeoutDefault, timeoutMax),
 		StartDeadlineMs: c.duration("spec.start_deadline", spec.GetStartDeadline(), StartDeadlineDefault, startDeadlineMax),
-		StopGraceMs:     c.duration("spec.stop_grace", spec.GetStopGrace(), StopGraceDefault, stopGraceMax),
+		StopGraceMs:     c.span("spec.stop_grace", spec.GetStopGrace(), StopGraceDefault, stopGraceMax),
 		Retry:           c.retry(trigger, spec.GetRetry()),
 		Pull:            c.pull(driver, spec.GetPull()),
 		Stdin:           spec.GetStdin(),
@@ -170,8 +170,17 @@ func (c *checker) wait(given *durationpb.Duration) time.Duration {
 	return d
 }
 
-// duration returns milliseconds, rounded up so that nothing above 0 becomes 0.
+// duration is a span that is above 0.
 func (c *checker) duration(field string, given *durationpb.Duration, standard, most time.Duration) int64 {
+	if d := given.AsDuration(); given != nil && given.CheckValid() == nil && d <= 0 {
+		c.add(field, "must be above 0, is %s", d)
+		return 0
+	}
+	return c.span(field, given, standard, most)
+}
+
+// span returns milliseconds, rounded up so that nothing above 0 becomes 0.
+func (c *checker) span(field string, given *durationpb.Duration, standard, most time.Duration) int64 {
 	if given == nil {
 		return standard.Milliseconds()
 	}
@@ -181,8 +190,8 @@ func (c *checker) duration(field string, given *durationpb.Duration, standard, m
 	}
 	d := given.AsDuration()
 	switch {
-	case d <= 0:
-		c.add(field, "must be above 0, is %s", d)
+	case d < 0:
+		c.add(field, "must not be below 0, is %s", d)
 	case d > most:
 		c.add(field, "must be at most %s, is %s", most, d)
 	}

@@ -138,7 +138,7 @@ func TestResolveRefusesARequestAndNamesTheField(t *testing.T) {
 		{"timeout of centuries", withSpec(func(s *errandv1.RunSpec) { s.Timeout = &durationpb.Duration{Seconds: 1 << 33} }), "spec.timeout: must be at most 8784h0m0s"},
 		{"timeout that is no duration", withSpec(func(s *errandv1.RunSpec) { s.Timeout = &durationpb.Duration{Seconds: 1, Nanos: -1} }), "spec.timeout: is not a duration"},
 		{"start deadline of 0", withSpec(func(s *errandv1.RunSpec) { s.StartDeadline = durationpb.New(0) }), "spec.start_deadline: must be above 0"},
-		{"stop grace of 0", withSpec(func(s *errandv1.RunSpec) { s.StopGrace = durationpb.New(0) }), "spec.stop_grace: must be above 0"},
+		{"stop grace below 0", withSpec(func(s *errandv1.RunSpec) { s.StopGrace = durationpb.New(-time.Second) }), "spec.stop_grace: must not be below 0, is -1s"},
 		{"all of it too large", withSpec(func(s *errandv1.RunSpec) {
 			s.Env = map[string]string{}
 			for i := range 4096 {
@@ -264,7 +264,7 @@ func TestSpecShownIsTheSpecAskedFor(t *testing.T) {
 			ReadOnlyRoot:  readOnly,
 			Timeout:       durationpb.New(time.Duration(rapid.Int64Range(1, 1e6).Draw(t, "timeout")) * time.Millisecond),
 			StartDeadline: durationpb.New(time.Second),
-			StopGrace:     durationpb.New(time.Second),
+			StopGrace:     durationpb.New(time.Duration(rapid.Int64Range(0, 1e6).Draw(t, "grace")) * time.Millisecond),
 		}
 		got, violations := resolve(&errandv1.CreateRunRequest{Spec: spec}, allDrivers, testNowMs)
 		if len(violations) > 0 {
@@ -300,7 +300,7 @@ func FuzzResolve(f *testing.F) {
 			return
 		}
 		spec := got.run.GetSpec()
-		if proto.Size(spec) > specBytesMax || spec.GetTimeoutMs() < 1 || spec.GetStartDeadlineMs() < 1 || spec.GetStopGraceMs() < 1 {
+		if proto.Size(spec) > specBytesMax || spec.GetTimeoutMs() < 1 || spec.GetStartDeadlineMs() < 1 || spec.GetStopGraceMs() < 0 {
 			t.Fatalf("taken: %v", spec)
 		}
 		if !maps.Equal(publicSpec(spec).GetEnv(), request.GetSpec().GetEnv()) {

@@ -149,8 +149,10 @@ func (c Config) Complete() (Config, error) {
 	} else {
 		refuse("data %q: %w", c.DataDir, err)
 	}
-	if char, why := c.awkward(); char != "" {
-		refuse("data %q: it has the character %s, %s: name another directory, or with --containerd one that runs already", c.DataDir, char, why)
+	if c.Containerd == ContainerdPrivate && (slices.Contains(c.Drivers, DriverContainerd) || slices.Contains(c.Drivers, DriversAuto)) {
+		if err := housesContainerd(c.DataDir); err != nil {
+			refuse("%w", err)
+		}
 	}
 	// Guard and sandboxes stand elsewhere.
 	if abs, err := filepath.Abs(c.RuntimeDir); err == nil {
@@ -211,22 +213,22 @@ func (c Config) Complete() (Config, error) {
 	return c, errors.Join(problems...)
 }
 
-// awkward names a character of the data directory that containers can not do with, and
-// why; none where a containerd of the node's own, whose directory it is, is never started.
-func (c *Config) awkward() (char, why string) {
-	own := c.Containerd == ContainerdAuto || c.Containerd == ContainerdPrivate
-	if !own || !slices.Contains(c.Drivers, DriverContainerd) && !slices.Contains(c.Drivers, DriversAuto) {
-		return "", ""
-	}
-	for _, r := range c.DataDir {
+// housesContainerd refuses a data directory in which a containerd of the node's own could
+// make no containers, because of a character in its name.
+func housesContainerd(dataDir string) error {
+	for _, r := range dataDir {
+		why := ""
 		switch {
 		case strings.ContainsRune(`,:\`, r):
-			return strconv.QuoteRune(r), "which parts the options of an overlayfs mount, so no container could be made there"
+			why = "which parts the options of an overlayfs mount, so no container could be made there"
 		case strings.ContainsRune("%#?", r) || unicode.IsControl(r):
-			return strconv.QuoteRune(r), "which means something else in the address of containerd's socket"
+			why = "which means something else in the address of containerd's socket"
+		default:
+			continue
 		}
+		return fmt.Errorf("data %q: it has the character %s, %s: name another directory, or with --containerd one that runs already", dataDir, strconv.QuoteRune(r), why)
 	}
-	return "", ""
+	return nil
 }
 
 func (c *Config) setDefaults() {

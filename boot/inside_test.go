@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"go.uber.org/fx"
+	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/errand-run/errand/api/client"
 	"github.com/errand-run/errand/api/codes"
@@ -127,5 +128,35 @@ func TestExecGoesThroughTheClientOfTheProcess(t *testing.T) {
 				t.Error(err)
 			}
 		})
+	}
+}
+
+func TestAStopGraceOfNothingKillsAtOnce(t *testing.T) {
+	h := newHost(silent(t)).start(t)
+	ctx := within(t, time.Minute)
+	c := h.node.Client()
+	run, err := c.Submit(ctx, &errandv1.CreateRunRequest{Spec: &errandv1.RunSpec{Command: []string{"after=1h", "ignore-term"}, StopGrace: durationpb.New(0)}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for state, err := range c.Watch(ctx, run.GetId()) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		if state.GetStatus() == errandv1.Status_STATUS_RUNNING {
+			if _, err := c.Cancel(ctx, &errandv1.CancelRunRequest{Id: run.GetId()}); err != nil {
+				t.Fatal(err)
+			}
+			break
+		}
+	}
+	run, err = c.Wait(ctx, run.GetId())
+	if err != nil {
+		t.Fatal(err)
+	}
+	signals := run.GetAttempts()[0].GetSignals()
+	if run.GetStatus() != errandv1.Status_STATUS_CANCELED || len(signals) != 2 || signals[1].GetSignal() != 9 ||
+		signals[1].GetAt().AsTime().Sub(signals[0].GetAt().AsTime()) > 5*time.Second {
+		t.Errorf("%s %v", run.GetStatus(), signals)
 	}
 }

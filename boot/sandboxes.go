@@ -245,7 +245,10 @@ func (h *sandboxHost) containerdAddress(ctx context.Context) (string, error) {
 	default:
 		return strings.TrimPrefix(h.settings.Containerd, "unix://"), nil
 	}
-	var err error
+	err := housesContainerd(h.settings.DataDir)
+	if err != nil {
+		return "", err
+	}
 	h.private, err = private.Start(ctx, private.Config{Dir: dir, Log: h.log.Named("containerd")})
 	if err != nil {
 		return "", err

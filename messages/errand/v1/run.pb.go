@@ -441,7 +441,7 @@ type RunSpec struct {
 	Timeout *durationpb.Duration `protobuf:"bytes,11,opt,name=timeout,proto3" json:"timeout,omitempty"`
 	// How long the run may stay pending; 5 min when unset.
 	StartDeadline *durationpb.Duration `protobuf:"bytes,12,opt,name=start_deadline,json=startDeadline,proto3" json:"start_deadline,omitempty"`
-	// Between the stop signal and the kill; 10 s when unset.
+	// Between the stop signal and the kill; 10 s when unset, 0 kills at once.
 	StopGrace *durationpb.Duration `protobuf:"bytes,13,opt,name=stop_grace,json=stopGrace,proto3" json:"stop_grace,omitempty"`
 	// What is tried again; one attempt when unset. Nobody waits at a run that is: with
 	// the triggers MANUAL and CONSOLE it is refused.

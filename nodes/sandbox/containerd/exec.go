@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"io"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -127,6 +128,11 @@ func (d *Driver) execProcess(ctx context.Context, container client.Container, pi
 	if err != nil {
 		return nil, filtered(err, "exec in", container.ID())
 	}
+	if i := slices.IndexFunc(spec.Mounts, func(m specs.Mount) bool { return m.Destination == insideInit }); i >= 0 {
+		if init := spec.Mounts[i].Source; init != d.config.Init && !enters(ctx, init) {
+			return nil, records.Errorf(records.ClassInvalid, "the sandbox was made by an earlier version of Errand, whose sandboxes let no other command in")
+		}
+	}
 	process := *spec.Process
 	dir := e.WorkingDir
 	if i := slices.Index(process.Args, "--chdir"); dir == "" && i > 0 && i < slices.Index(process.Args, "--") {
@@ -159,6 +165,13 @@ func (d *Driver) execProcess(ctx context.Context, container client.Container, pi
 		process.ConsoleSize = &specs.Box{Height: uint(e.Terminal.Rows), Width: uint(e.Terminal.Columns)}
 	}
 	return &process, nil
+}
+
+// enters tells whether an init can become a command beside that of its sandbox: one of an
+// earlier version does not know the word. It is asked for no command, so it does nothing.
+func enters(ctx context.Context, init string) bool {
+	said, _ := exec.CommandContext(ctx, init, "enter").CombinedOutput()
+	return !strings.Contains(string(said), "unknown mode")
 }
 
 // follow does what comes while the command runs and returns how it has ended.

@@ -249,6 +249,11 @@ func TestRefusalsOfACreationSayWhatToDo(t *testing.T) {
 				Field: "spec.image", Text: "the process driver runs commands of the host and takes no image: leave it out",
 			}), ExitUsage, []string{"IMAGE: the process driver", "--driver containerd", "--driver process -- COMMAND"},
 		},
+		"a limit that is too low": {
+			fakeapi.Fail(connect.CodeInvalidArgument, "INVALID_FIELD", "x", &errandv1.FieldViolation{
+				Field: "spec.memory_bytes", Text: "must be at least 6 MiB, or 0 for no limit of its own, is 1 byte",
+			}), ExitUsage, []string{"errand: --memory: must be at least 6 MiB, is 1 byte"},
+		},
 		"a key that was used": {
 			fakeapi.Fail(connect.CodeAlreadyExists, "IDEMPOTENCY_CONFLICT", "idempotency_key: was used for run k.default.x with another request"),
 			ExitErrand,

@@ -84,7 +84,8 @@ func fieldsText(fields []*errandv1.FieldViolation) string {
 		if key = strings.Trim(key, `]"`); key != "" && !strings.HasPrefix(path, "spec.retry.") { // the text has the word itself
 			what += " " + key
 		}
-		texts = append(texts, what+": "+field.GetText())
+		// On a command line a limit that is not wanted is left out.
+		texts = append(texts, what+": "+strings.Replace(field.GetText(), ", or 0 for no limit of its own", "", 1))
 	}
 	return strings.Join(texts, "\n")
 }

@@ -363,6 +363,8 @@ func (f *flight) explain(ctx context.Context, session *registry.Session, err err
 	case strings.Contains(err.Error(), wrongDiffID):
 		// The bytes are those that the manifest names: no registry will have better ones.
 		return notAnImage("image %s is damaged: a layer of it does not unpack to what its configuration says", f.name)
+	case danglingLink.MatchString(err.Error()):
+		return notAnImage("image %s is damaged: a layer of it has a hard link to what is not there", f.name)
 	case errdefs.IsInvalidArgument(err), records.ClassOf(err) == records.ClassInvalid:
 		return notAnImage("%s is not an image that this node can take: %s", f.name, clipped(session.Safe(err.Error())))
 	}
@@ -372,6 +374,10 @@ func (f *flight) explain(ctx context.Context, session *registry.Session, err err
 // wrongDiffID are containerd's words for a layer that is another one when it is unpacked
 // than its image says; they have no class.
 const wrongDiffID = "wrong diff id calculated on extraction"
+
+// danglingLink are the words for a layer with a hard link whose other name no layer has;
+// they have no class either.
+var danglingLink = regexp.MustCompile(`mount callback failed on .*\blink \S*/containerd-mount[0-9]+/\S* .*: no such file or directory`)
 
 // unpackedAt is where containerd unpacks, which means nothing to others.
 var unpackedAt = regexp.MustCompile(`\S*/containerd-mount[0-9]+/?`)

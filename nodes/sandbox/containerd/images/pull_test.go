@@ -177,6 +177,12 @@ func TestPullTellsWhatStaysFromWhatMayPass(t *testing.T) {
 			other, _ := imagetest.Build(long)
 			_, _ = r.Add("a", "1", other)
 		}, notNow, false, "a layer can not be unpacked: file name too long: open nnn"},
+		{"a hard link to nowhere", func(r *registrytest.Registry, _ v1.Image) {
+			broken := small("x:1")
+			broken.Files = append(broken.Files, imagetest.File{Path: "zz/link", LinkTo: "nowhere"})
+			other, _ := imagetest.Build(broken)
+			_, _ = r.Add("a", "1", other)
+		}, notFound, true, "is damaged: a layer of it has a hard link to what is not there"},
 		{"401 without a challenge", status(401, nil, ""), notNow, false, "refuses image"},
 		{"403", status(403, nil, `{"errors":[{"code":"DENIED","message":"not for you"}]}`), notNow, false, "403 Forbidden: DENIED not for you"},
 		{"429", status(429, http.Header{"Retry-After": {"7"}}, ""), notNow, false, "429 Too Many Requests"},

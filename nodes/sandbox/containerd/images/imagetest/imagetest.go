@@ -43,6 +43,8 @@ type File struct {
 	Path    string
 	Content []byte
 	Mode    int64
+	// LinkTo makes it a hard link to that path, of no content.
+	LinkTo string
 }
 
 // Image describes an image to build.
@@ -161,7 +163,11 @@ func layerContent(image Image) ([]byte, error) {
 	}
 	sort.SliceStable(files, func(i, j int) bool { return files[i].Path < files[j].Path })
 	for _, file := range files {
-		if err := archive.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: file.Path, Mode: file.Mode, Size: int64(len(file.Content))}); err != nil {
+		header := &tar.Header{Typeflag: tar.TypeReg, Name: file.Path, Mode: file.Mode, Size: int64(len(file.Content))}
+		if file.LinkTo != "" {
+			header.Typeflag, header.Linkname = tar.TypeLink, file.LinkTo
+		}
+		if err := archive.WriteHeader(header); err != nil {
 			return nil, err
 		}
 		if _, err := archive.Write(file.Content); err != nil {

@@ -1,0 +1,20 @@
+package boot
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+func TestAContainerdOfOurOwnIsNotStartedWhereItCouldMakeNoContainers(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "a,b")
+	host := &sandboxHost{settings: settings{Config: Config{DataDir: dir, Containerd: ContainerdPrivate}}}
+	_, err := host.containerdAddress(t.Context())
+	if err == nil || !strings.Contains(err.Error(), `it has the character ','`) {
+		t.Errorf("%v", err)
+	}
+	if _, err := os.Stat(dir); !os.IsNotExist(err) {
+		t.Errorf("something was begun: %v", err)
+	}
+}
