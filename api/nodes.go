@@ -3,6 +3,8 @@ package api
 import (
 	"context"
 
+	"google.golang.org/protobuf/types/known/timestamppb"
+
 	"github.com/errand-run/errand/api/codes"
 	"github.com/errand-run/errand/cluster/records"
 	recordv1 "github.com/errand-run/errand/messages/errand/record/v1"
@@ -43,6 +45,7 @@ func (s *nodeService) List(ctx context.Context, _ *errandv1.ListNodesRequest) (*
 		name := records.LastPart(kv.Key)
 		response.Nodes = append(response.Nodes, publicNode(name, session, draining[name], counted[i].Count))
 	}
+	s.addScores(response.GetNodes()...)
 	return response, nil
 }
 
@@ -64,11 +67,30 @@ func (s *nodeService) Get(ctx context.Context, request *errandv1.GetNodeRequest)
 		return nil, fail(codes.Internal, "%w", err)
 	}
 	response := &errandv1.GetNodeResponse{Node: publicNode(name, session, len(results[1].KVs) > 0, results[2].Count)}
+	s.addScores(response.GetNode())
 	s.describeNode(ctx, response.GetNode())
 	if name == s.config.Node && s.config.Pulls != nil {
 		response.Pulls = s.config.Pulls.Pulls()
 	}
 	return response, nil
+}
+
+// addScores adds to nodes what they have lost of their score.
+func (s *Server) addScores(nodes ...*errandv1.Node) {
+	if s.config.Scores == nil {
+		return
+	}
+	now := s.config.Now()
+	for _, lost := range s.config.Scores.LostScore() {
+		for _, node := range nodes {
+			if node.GetId() == lost.Node {
+				node.LostScore = append(node.LostScore, &errandv1.LostScore{
+					Driver: lost.Driver, Runs: int32(lost.Runs), Share: int32(lost.Share), Cause: lost.Cause, //nolint:gosec // at most placement.MarksMax
+					At: timestamppb.New(now.Add(-lost.Since)), Until: timestamppb.New(now.Add(lost.Until)),
+				})
+			}
+		}
+	}
 }
 
 // assignmentsCount counts a node's assignments; its result's Count goes beyond the

@@ -8,6 +8,7 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
+	"github.com/errand-run/errand/cluster/placement"
 	"github.com/errand-run/errand/cluster/records"
 	errandv1 "github.com/errand-run/errand/messages/errand/v1"
 )
@@ -132,6 +133,13 @@ type Pulls interface {
 	PullOf(run string) (*errandv1.ImagePull, bool)
 	// Pulls returns those that are under way, by reference.
 	Pulls() []*errandv1.ImagePull
+}
+
+// Scores tells which nodes could not start what runs have brought there. Its method
+// touches memory only.
+type Scores interface {
+	// LostScore returns the drivers of nodes that have lost score, sorted.
+	LostScore() []placement.Lost
 }
 
 // Images holds a node's images.

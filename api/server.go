@@ -35,6 +35,8 @@ type Config struct {
 	Images Images
 	// Pulls is nil on such a node too.
 	Pulls Pulls
+	// Scores may be nil: then no node is said to have lost any.
+	Scores Scores
 	// Sandboxes is nil on a node that lets nobody into them.
 	Sandboxes Sandboxes
 	// Inventory is nil on a node that does not look at its machine.

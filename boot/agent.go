@@ -90,6 +90,7 @@ func (a *sandboxAgent) count() error {
 		}, func() float64 { return float64(of(a.node.Status())) }))
 	}
 	return errors.Join(
+		a.metrics.Register(newScoreMetric(a.node.LostScore)),
 		logs("disk", func(s nodes.Status) int64 { return s.LogsUnwritten }),
 		logs("other", func(s nodes.Status) int64 { return s.LogsIncomplete - s.LogsUnwritten }),
 	)

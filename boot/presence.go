@@ -105,7 +105,7 @@ func (p *presence) serverConfig() (api.Config, error) {
 	config := api.Config{
 		Node: p.parts.Settings.Name, Keys: p.parts.Cluster.keys, Store: p.parts.Cluster.store, Router: p.parts.Agent.node.Router(),
 		Logs: nodelogs.New(p.parts.Storage.logDir), Images: p.parts.Host.images(), Pulls: p.parts.Host.pulls(),
-		Sandboxes: p.parts.Host, Inventory: p.parts.Host.inventory(), Drivers: p.parts.Host.enabled,
+		Scores: p.parts.Agent.node, Sandboxes: p.parts.Host, Inventory: p.parts.Host.inventory(), Drivers: p.parts.Host.enabled,
 		Rand: systemRand{}, Dev: p.parts.Settings.Dev, Gatherer: p.parts.Metrics.gatherer, Registerer: p.parts.Metrics, Log: p.log,
 		Ready: p.unready,
 	}

@@ -108,7 +108,7 @@ func (m *Machine) startJournaled(p *placement) {
 		return
 	case took > StartingSyncMax:
 		m.log(actors.LogWarn, "journal is slow; the placement is given back", "run", p.key.Run, "took", took)
-		m.void(p, &recordv1.Void{Message: "the node's journal took " + took.Round(time.Millisecond).String() + " to write"})
+		m.void(p, &recordv1.Void{Reason: recordv1.Reason_REASON_START_ERROR, Message: "the node's journal took " + took.Round(time.Millisecond).String() + " to write"})
 		return
 	case m.overdue(m.config.Session.StartMargin):
 		m.void(p, &recordv1.Void{Message: "the node could not renew its session for too long"})

@@ -90,6 +90,9 @@ func New(ports Ports, config Config) (*Node, error) {
 	if ports.Nodes == nil {
 		ports.Nodes = onlyNode(config.ID)
 	}
+	if ports.Scores == nil {
+		ports.Scores = ranking.NewScores(ranking.MarkLife)
+	}
 	n := &Node{config: config, uuid: config.UUID, changed: make(chan struct{})}
 	if ports.Peers != nil {
 		n.clock = &comparedClock{Clock: ports.Clock, peers: ports.Peers}
@@ -147,7 +150,7 @@ func (n *Node) registerKinds() error {
 	runs := shell.Producer(func(id string) actors.Machine {
 		return run.New(id, run.Config{
 			Node: n.config.ID, Keys: n.config.Keys, Writer: n.writer(), Nodes: n.ports.Nodes, Rand: n.ports.Rand,
-			Loss: n.config.Session.loss(),
+			Loss: n.config.Session.loss(), Scores: n.ports.Scores,
 		})
 	}, ports)
 	deadlines := shell.Producer(func(shard string) actors.Machine {
@@ -370,6 +373,10 @@ func (n *Node) Status() Status {
 	}
 	return status
 }
+
+// LostScore returns the nodes that could not start what runs have brought there, as far as
+// the actors of this node have met that.
+func (n *Node) LostScore() []ranking.Lost { return n.ports.Scores.Lost(n.ports.Clock.Now().Mono) }
 
 // Activations returns how many actors of each kind are active.
 func (n *Node) Activations() map[string]int { return n.directory.Activations() }

@@ -8,6 +8,7 @@ import (
 	"github.com/errand-run/errand/actors"
 	"github.com/errand-run/errand/cluster/activation"
 	"github.com/errand-run/errand/cluster/host"
+	ranking "github.com/errand-run/errand/cluster/placement"
 	recordv1 "github.com/errand-run/errand/messages/errand/record/v1"
 	"github.com/errand-run/errand/nodes/sandbox"
 )
@@ -28,6 +29,9 @@ type Ports struct {
 	// none.
 	Transport activation.Transport
 	Rand      actors.Rand
+	// Scores are those of the nodes as the runs whose actors are here have met them; nil
+	// means that the node begins its own.
+	Scores *ranking.Scores
 	// Journal and Sandboxes are closed by whoever opened them, after the node.
 	Journal   Journal
 	Sandboxes Sandboxes

@@ -123,6 +123,7 @@ func (m *Machine) landed(now actors.Instant, f *flight, revision int64) {
 	default:
 	}
 	m.perform(d, revision)
+	m.judge(now.Mono, before.run, head, d)
 	m.endRoundOf(now, head, d)
 	m.report(d, revision)
 	m.done()

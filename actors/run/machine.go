@@ -8,6 +8,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/errand-run/errand/actors"
+	"github.com/errand-run/errand/cluster/placement"
 	"github.com/errand-run/errand/cluster/records"
 	actorv1 "github.com/errand-run/errand/messages/errand/actor/v1"
 	recordv1 "github.com/errand-run/errand/messages/errand/record/v1"
@@ -47,6 +48,8 @@ type Config struct {
 	Nodes  actors.Nodes
 	Rand   actors.Rand
 	Loss   Loss
+	// Scores are those of the nodes, as what runs have met of them; nil keeps none.
+	Scores *placement.Scores
 }
 
 // Machine is one activation of a run actor. It implements actors.Machine.
@@ -73,6 +76,8 @@ type Machine struct {
 	doubts []*flight
 
 	round *round
+	// rounds counts those that this activation has begun.
+	rounds int
 	// refusedBy said no in the last round, which ended at refusedAt on the monotonic
 	// clock. It is kept for those who ask why the run waits.
 	refusedBy []refusal

@@ -34,6 +34,7 @@ func (m *Machine) explain(now actors.Instant, to actors.Sender) {
 		answer.NodeGone, answer.LostInMs = true, wholeMilli(max(0, a.since+a.wait-now.Mono))
 		answer.GoneAttempt, answer.GonePlacement = a.attempt, a.placement
 	}
+	answer.LostScore = m.lostScore(now.Mono)
 	m.emit(actors.Answer{To: to, Message: answer})
 }
 

@@ -1,6 +1,7 @@
 package run
 
 import (
+	"slices"
 	"time"
 
 	"github.com/errand-run/errand/actors"
@@ -54,12 +55,24 @@ func (m *Machine) seek(now actors.Instant) time.Duration {
 	}
 	run := m.snapshot.run
 	candidates := placement.Spread(m.id, m.cfg.Nodes.Candidates(), func(c actors.Candidate) (string, int64) { return c.Node, c.Score })
+	candidates = askedLast(m.behindLast(now.Mono, candidates), run.GetAvoided())
 	m.round = &round{
 		attempt: run.GetAttempt(), placement: run.GetPlacements() + 1, spec: run.GetSpec(), created: m.snapshot.created,
-		candidates: askedLast(candidates, run.GetAvoided())[:min(len(candidates), candidatesMax)], asked: -1,
+		candidates: turn(candidates, m.rounds), asked: -1,
 	}
+	m.rounds++
 	m.askNext()
 	return busyLook
+}
+
+// turn returns those of the candidates that are asked in a round, counted from 0. Where
+// there are more than one round asks, the next one goes on with the others.
+func turn(candidates []actors.Candidate, round int) []actors.Candidate {
+	if len(candidates) <= candidatesMax {
+		return candidates
+	}
+	first := round * candidatesMax % len(candidates)
+	return slices.Concat(candidates[first:], candidates[:first])[:candidatesMax]
 }
 
 // askNext asks the next candidate, or ends the round with everybody's reasons.

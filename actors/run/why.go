@@ -30,6 +30,7 @@ const (
 	CauseRefused       CauseCode = "REFUSED"
 	CauseAskedAgain    CauseCode = "ASKED_AGAIN"
 	CauseHeldUp        CauseCode = "HELD_UP"
+	CauseLostScore     CauseCode = "NODE_LOST_SCORE"
 	CauseStartDeadline CauseCode = "START_DEADLINE_AT"
 	CauseOwnerSilent   CauseCode = "OWNER_SILENT"
 	CauseStoreFailing  CauseCode = "STORE_FAILING"
@@ -151,6 +152,7 @@ func (e *explanation) waiting(seen Unrecorded) {
 	e.backoff()
 	e.asks(seen.Owner)
 	e.startDeadline()
+	e.lostScore(seen.Owner)
 	e.earlier()
 }
 
@@ -197,6 +199,22 @@ func (e *explanation) asks(owner *actorv1.Explained) {
 	}
 	if owner == nil {
 		e.add(CauseOwnerSilent, 0, "", 0, "the run's owner did not answer: nothing is known beyond the record")
+	}
+}
+
+// lostScore tells which nodes come last for the run because of what others have met there.
+func (e *explanation) lostScore(owner *actorv1.Explained) {
+	lost := owner.GetLostScore()
+	for _, l := range lost[:min(len(lost), answersShown)] {
+		runs := "another run"
+		if l.GetRuns() > 1 {
+			runs = fmt.Sprintf("%d other runs", l.GetRuns())
+		}
+		e.add(CauseLostScore, e.now+l.GetUntilMs(), l.GetNode(), 0, "node %s comes behind the others: it could not start %s, the last %s ago (%s); that is forgotten in %s unless more follow",
+			l.GetNode(), runs, roughly(e.milli(l.GetSinceMs())), bounded(l.GetCause()), roughly(e.milli(l.GetUntilMs())))
+	}
+	if more := len(lost) - answersShown; more > 0 {
+		e.add(CauseLostScore, 0, "", 0, "%d more nodes come behind the others", more)
 	}
 }
 

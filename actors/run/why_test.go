@@ -126,6 +126,21 @@ func whyWaiting(in func(phase, ...func(*recordv1.Run)) *recordv1.Run, owner func
 			[]string{"REFUSED node n1 said no: no room: 8 of 8 sandboxes in use", "REFUSED node n2 said no: no answer within 2s", "ASKED_AGAIN nodes are asked again in 1.5s", deadline},
 		},
 		{
+			"nodes have lost score", in(waiting), owner(func(o *actorv1.Explained) {
+				for i := range 5 {
+					o.LostScore = append(o.LostScore, &actorv1.LostScore{Node: "n" + strconv.Itoa(i), Runs: int32(i) + 1, Cause: "START_ERROR: no room", SinceMs: 1000, UntilMs: 9000})
+				}
+			}),
+			[]string{
+				deadline,
+				"NODE_LOST_SCORE node n0 comes behind the others: it could not start another run, the last 1s ago (START_ERROR: no room); that is forgotten in 9s unless more follow",
+				"NODE_LOST_SCORE node n1 comes behind the others: it could not start 2 other runs, the last 1s ago (START_ERROR: no room); that is forgotten in 9s unless more follow",
+				"NODE_LOST_SCORE node n2 comes behind the others: it could not start 3 other runs, the last 1s ago (START_ERROR: no room); that is forgotten in 9s unless more follow",
+				"NODE_LOST_SCORE node n3 comes behind the others: it could not start 4 other runs, the last 1s ago (START_ERROR: no room); that is forgotten in 9s unless more follow",
+				"NODE_LOST_SCORE 1 more nodes come behind the others",
+			},
+		},
+		{
 			"many nodes have refused", in(waiting), owner(func(o *actorv1.Explained) {
 				for i := range 7 {
 					o.Refusals = append(o.Refusals, &actorv1.Refusal{Node: "n" + strconv.Itoa(i), Message: "draining"})

@@ -45,7 +45,10 @@ type Node struct {
 	// How many there are.
 	QuarantinedCount int64 `protobuf:"varint,14,opt,name=quarantined_count,json=quarantinedCount,proto3" json:"quarantined_count,omitempty"`
 	// The node did not say: what is above is what the store knows of it.
-	Silent        bool `protobuf:"varint,15,opt,name=silent,proto3" json:"silent,omitempty"`
+	Silent bool `protobuf:"varint,15,opt,name=silent,proto3" json:"silent,omitempty"`
+	// The drivers that could not start what runs have brought there, as far as the node
+	// that answers has met that itself.
+	LostScore     []*LostScore `protobuf:"bytes,16,rep,name=lost_score,json=lostScore,proto3" json:"lost_score,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -185,6 +188,104 @@ func (x *Node) GetSilent() bool {
 	return false
 }
 
+func (x *Node) GetLostScore() []*LostScore {
+	if x != nil {
+		return x.LostScore
+	}
+	return nil
+}
+
+// LostScore says that other nodes are asked rather than this one to start sandboxes of a
+// driver. No node is left out for that.
+type LostScore struct {
+	state  protoimpl.MessageState `protogen:"open.v1"`
+	Driver string                 `protobuf:"bytes,1,opt,name=driver,proto3" json:"driver,omitempty"`
+	// How many runs count against it, each once, and of how many runs one still asks it in
+	// its turn; for the rest it comes behind all other nodes.
+	Runs  int32 `protobuf:"varint,2,opt,name=runs,proto3" json:"runs,omitempty"`
+	Share int32 `protobuf:"varint,3,opt,name=share,proto3" json:"share,omitempty"`
+	// Why the latest of them could not be started, and when that was.
+	Cause string                 `protobuf:"bytes,4,opt,name=cause,proto3" json:"cause,omitempty"`
+	At    *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=at,proto3" json:"at,omitempty"`
+	// When all of it is forgotten, unless others fail. A start that succeeds takes a run
+	// away before that.
+	Until         *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=until,proto3" json:"until,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *LostScore) Reset() {
+	*x = LostScore{}
+	mi := &file_errand_v1_node_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *LostScore) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*LostScore) ProtoMessage() {}
+
+func (x *LostScore) ProtoReflect() protoreflect.Message {
+	mi := &file_errand_v1_node_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use LostScore.ProtoReflect.Descriptor instead.
+func (*LostScore) Descriptor() ([]byte, []int) {
+	return file_errand_v1_node_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *LostScore) GetDriver() string {
+	if x != nil {
+		return x.Driver
+	}
+	return ""
+}
+
+func (x *LostScore) GetRuns() int32 {
+	if x != nil {
+		return x.Runs
+	}
+	return 0
+}
+
+func (x *LostScore) GetShare() int32 {
+	if x != nil {
+		return x.Share
+	}
+	return 0
+}
+
+func (x *LostScore) GetCause() string {
+	if x != nil {
+		return x.Cause
+	}
+	return ""
+}
+
+func (x *LostScore) GetAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.At
+	}
+	return nil
+}
+
+func (x *LostScore) GetUntil() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Until
+	}
+	return nil
+}
+
 // Quarantined is a sandbox of the node that nothing accounts for, or an outcome of a run
 // that nobody knows. A sandbox is stopped; neither is ever adopted.
 type Quarantined struct {
@@ -208,7 +309,7 @@ type Quarantined struct {
 
 func (x *Quarantined) Reset() {
 	*x = Quarantined{}
-	mi := &file_errand_v1_node_proto_msgTypes[1]
+	mi := &file_errand_v1_node_proto_msgTypes[2]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -220,7 +321,7 @@ func (x *Quarantined) String() string {
 func (*Quarantined) ProtoMessage() {}
 
 func (x *Quarantined) ProtoReflect() protoreflect.Message {
-	mi := &file_errand_v1_node_proto_msgTypes[1]
+	mi := &file_errand_v1_node_proto_msgTypes[2]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -233,7 +334,7 @@ func (x *Quarantined) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Quarantined.ProtoReflect.Descriptor instead.
 func (*Quarantined) Descriptor() ([]byte, []int) {
-	return file_errand_v1_node_proto_rawDescGZIP(), []int{1}
+	return file_errand_v1_node_proto_rawDescGZIP(), []int{2}
 }
 
 func (x *Quarantined) GetSandbox() string {
@@ -300,7 +401,7 @@ type ListNodesRequest struct {
 
 func (x *ListNodesRequest) Reset() {
 	*x = ListNodesRequest{}
-	mi := &file_errand_v1_node_proto_msgTypes[2]
+	mi := &file_errand_v1_node_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -312,7 +413,7 @@ func (x *ListNodesRequest) String() string {
 func (*ListNodesRequest) ProtoMessage() {}
 
 func (x *ListNodesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_errand_v1_node_proto_msgTypes[2]
+	mi := &file_errand_v1_node_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -325,7 +426,7 @@ func (x *ListNodesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListNodesRequest.ProtoReflect.Descriptor instead.
 func (*ListNodesRequest) Descriptor() ([]byte, []int) {
-	return file_errand_v1_node_proto_rawDescGZIP(), []int{2}
+	return file_errand_v1_node_proto_rawDescGZIP(), []int{3}
 }
 
 type ListNodesResponse struct {
@@ -337,7 +438,7 @@ type ListNodesResponse struct {
 
 func (x *ListNodesResponse) Reset() {
 	*x = ListNodesResponse{}
-	mi := &file_errand_v1_node_proto_msgTypes[3]
+	mi := &file_errand_v1_node_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -349,7 +450,7 @@ func (x *ListNodesResponse) String() string {
 func (*ListNodesResponse) ProtoMessage() {}
 
 func (x *ListNodesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_errand_v1_node_proto_msgTypes[3]
+	mi := &file_errand_v1_node_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -362,7 +463,7 @@ func (x *ListNodesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListNodesResponse.ProtoReflect.Descriptor instead.
 func (*ListNodesResponse) Descriptor() ([]byte, []int) {
-	return file_errand_v1_node_proto_rawDescGZIP(), []int{3}
+	return file_errand_v1_node_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *ListNodesResponse) GetNodes() []*Node {
@@ -381,7 +482,7 @@ type GetNodeRequest struct {
 
 func (x *GetNodeRequest) Reset() {
 	*x = GetNodeRequest{}
-	mi := &file_errand_v1_node_proto_msgTypes[4]
+	mi := &file_errand_v1_node_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -393,7 +494,7 @@ func (x *GetNodeRequest) String() string {
 func (*GetNodeRequest) ProtoMessage() {}
 
 func (x *GetNodeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_errand_v1_node_proto_msgTypes[4]
+	mi := &file_errand_v1_node_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -406,7 +507,7 @@ func (x *GetNodeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetNodeRequest.ProtoReflect.Descriptor instead.
 func (*GetNodeRequest) Descriptor() ([]byte, []int) {
-	return file_errand_v1_node_proto_rawDescGZIP(), []int{4}
+	return file_errand_v1_node_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *GetNodeRequest) GetId() string {
@@ -427,7 +528,7 @@ type GetNodeResponse struct {
 
 func (x *GetNodeResponse) Reset() {
 	*x = GetNodeResponse{}
-	mi := &file_errand_v1_node_proto_msgTypes[5]
+	mi := &file_errand_v1_node_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -439,7 +540,7 @@ func (x *GetNodeResponse) String() string {
 func (*GetNodeResponse) ProtoMessage() {}
 
 func (x *GetNodeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_errand_v1_node_proto_msgTypes[5]
+	mi := &file_errand_v1_node_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -452,7 +553,7 @@ func (x *GetNodeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetNodeResponse.ProtoReflect.Descriptor instead.
 func (*GetNodeResponse) Descriptor() ([]byte, []int) {
-	return file_errand_v1_node_proto_rawDescGZIP(), []int{5}
+	return file_errand_v1_node_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *GetNodeResponse) GetNode() *Node {
@@ -479,7 +580,7 @@ type CheckNodeRequest struct {
 
 func (x *CheckNodeRequest) Reset() {
 	*x = CheckNodeRequest{}
-	mi := &file_errand_v1_node_proto_msgTypes[6]
+	mi := &file_errand_v1_node_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -491,7 +592,7 @@ func (x *CheckNodeRequest) String() string {
 func (*CheckNodeRequest) ProtoMessage() {}
 
 func (x *CheckNodeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_errand_v1_node_proto_msgTypes[6]
+	mi := &file_errand_v1_node_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -504,7 +605,7 @@ func (x *CheckNodeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckNodeRequest.ProtoReflect.Descriptor instead.
 func (*CheckNodeRequest) Descriptor() ([]byte, []int) {
-	return file_errand_v1_node_proto_rawDescGZIP(), []int{6}
+	return file_errand_v1_node_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *CheckNodeRequest) GetId() string {
@@ -536,7 +637,7 @@ type CheckNodeResponse struct {
 
 func (x *CheckNodeResponse) Reset() {
 	*x = CheckNodeResponse{}
-	mi := &file_errand_v1_node_proto_msgTypes[7]
+	mi := &file_errand_v1_node_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -548,7 +649,7 @@ func (x *CheckNodeResponse) String() string {
 func (*CheckNodeResponse) ProtoMessage() {}
 
 func (x *CheckNodeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_errand_v1_node_proto_msgTypes[7]
+	mi := &file_errand_v1_node_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -561,7 +662,7 @@ func (x *CheckNodeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckNodeResponse.ProtoReflect.Descriptor instead.
 func (*CheckNodeResponse) Descriptor() ([]byte, []int) {
-	return file_errand_v1_node_proto_rawDescGZIP(), []int{7}
+	return file_errand_v1_node_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *CheckNodeResponse) GetId() string {
@@ -647,7 +748,7 @@ type Leftover struct {
 
 func (x *Leftover) Reset() {
 	*x = Leftover{}
-	mi := &file_errand_v1_node_proto_msgTypes[8]
+	mi := &file_errand_v1_node_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -659,7 +760,7 @@ func (x *Leftover) String() string {
 func (*Leftover) ProtoMessage() {}
 
 func (x *Leftover) ProtoReflect() protoreflect.Message {
-	mi := &file_errand_v1_node_proto_msgTypes[8]
+	mi := &file_errand_v1_node_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -672,7 +773,7 @@ func (x *Leftover) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Leftover.ProtoReflect.Descriptor instead.
 func (*Leftover) Descriptor() ([]byte, []int) {
-	return file_errand_v1_node_proto_rawDescGZIP(), []int{8}
+	return file_errand_v1_node_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *Leftover) GetKind() string {
@@ -742,7 +843,7 @@ var File_errand_v1_node_proto protoreflect.FileDescriptor
 
 const file_errand_v1_node_proto_rawDesc = "" +
 	"\n" +
-	"\x14errand/v1/node.proto\x12\terrand.v1\x1a\x15errand/v1/image.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xf2\x03\n" +
+	"\x14errand/v1/node.proto\x12\terrand.v1\x1a\x15errand/v1/image.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xa7\x04\n" +
 	"\x04Node\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x12\n" +
 	"\x04uuid\x18\x02 \x01(\tR\x04uuid\x12\x18\n" +
@@ -760,7 +861,16 @@ const file_errand_v1_node_proto_rawDesc = "" +
 	"\tsandboxes\x18\f \x01(\x03R\tsandboxes\x128\n" +
 	"\vquarantined\x18\r \x03(\v2\x16.errand.v1.QuarantinedR\vquarantined\x12+\n" +
 	"\x11quarantined_count\x18\x0e \x01(\x03R\x10quarantinedCount\x12\x16\n" +
-	"\x06silent\x18\x0f \x01(\bR\x06silent\"\x81\x02\n" +
+	"\x06silent\x18\x0f \x01(\bR\x06silent\x123\n" +
+	"\n" +
+	"lost_score\x18\x10 \x03(\v2\x14.errand.v1.LostScoreR\tlostScore\"\xc1\x01\n" +
+	"\tLostScore\x12\x16\n" +
+	"\x06driver\x18\x01 \x01(\tR\x06driver\x12\x12\n" +
+	"\x04runs\x18\x02 \x01(\x05R\x04runs\x12\x14\n" +
+	"\x05share\x18\x03 \x01(\x05R\x05share\x12\x14\n" +
+	"\x05cause\x18\x04 \x01(\tR\x05cause\x12*\n" +
+	"\x02at\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\x02at\x120\n" +
+	"\x05until\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\x05until\"\x81\x02\n" +
 	"\vQuarantined\x12\x18\n" +
 	"\asandbox\x18\x01 \x01(\tR\asandbox\x12\x16\n" +
 	"\x06driver\x18\x02 \x01(\tR\x06driver\x12\x10\n" +
@@ -818,42 +928,46 @@ func file_errand_v1_node_proto_rawDescGZIP() []byte {
 	return file_errand_v1_node_proto_rawDescData
 }
 
-var file_errand_v1_node_proto_msgTypes = make([]protoimpl.MessageInfo, 9)
+var file_errand_v1_node_proto_msgTypes = make([]protoimpl.MessageInfo, 10)
 var file_errand_v1_node_proto_goTypes = []any{
 	(*Node)(nil),                  // 0: errand.v1.Node
-	(*Quarantined)(nil),           // 1: errand.v1.Quarantined
-	(*ListNodesRequest)(nil),      // 2: errand.v1.ListNodesRequest
-	(*ListNodesResponse)(nil),     // 3: errand.v1.ListNodesResponse
-	(*GetNodeRequest)(nil),        // 4: errand.v1.GetNodeRequest
-	(*GetNodeResponse)(nil),       // 5: errand.v1.GetNodeResponse
-	(*CheckNodeRequest)(nil),      // 6: errand.v1.CheckNodeRequest
-	(*CheckNodeResponse)(nil),     // 7: errand.v1.CheckNodeResponse
-	(*Leftover)(nil),              // 8: errand.v1.Leftover
-	(*timestamppb.Timestamp)(nil), // 9: google.protobuf.Timestamp
-	(*ImagePull)(nil),             // 10: errand.v1.ImagePull
+	(*LostScore)(nil),             // 1: errand.v1.LostScore
+	(*Quarantined)(nil),           // 2: errand.v1.Quarantined
+	(*ListNodesRequest)(nil),      // 3: errand.v1.ListNodesRequest
+	(*ListNodesResponse)(nil),     // 4: errand.v1.ListNodesResponse
+	(*GetNodeRequest)(nil),        // 5: errand.v1.GetNodeRequest
+	(*GetNodeResponse)(nil),       // 6: errand.v1.GetNodeResponse
+	(*CheckNodeRequest)(nil),      // 7: errand.v1.CheckNodeRequest
+	(*CheckNodeResponse)(nil),     // 8: errand.v1.CheckNodeResponse
+	(*Leftover)(nil),              // 9: errand.v1.Leftover
+	(*timestamppb.Timestamp)(nil), // 10: google.protobuf.Timestamp
+	(*ImagePull)(nil),             // 11: errand.v1.ImagePull
 }
 var file_errand_v1_node_proto_depIdxs = []int32{
-	9,  // 0: errand.v1.Node.registered_at:type_name -> google.protobuf.Timestamp
-	1,  // 1: errand.v1.Node.quarantined:type_name -> errand.v1.Quarantined
-	9,  // 2: errand.v1.Quarantined.since:type_name -> google.protobuf.Timestamp
-	9,  // 3: errand.v1.Quarantined.until:type_name -> google.protobuf.Timestamp
-	0,  // 4: errand.v1.ListNodesResponse.nodes:type_name -> errand.v1.Node
-	0,  // 5: errand.v1.GetNodeResponse.node:type_name -> errand.v1.Node
-	10, // 6: errand.v1.GetNodeResponse.pulls:type_name -> errand.v1.ImagePull
-	8,  // 7: errand.v1.CheckNodeResponse.left:type_name -> errand.v1.Leftover
-	8,  // 8: errand.v1.CheckNodeResponse.kept:type_name -> errand.v1.Leftover
-	9,  // 9: errand.v1.Leftover.since:type_name -> google.protobuf.Timestamp
-	2,  // 10: errand.v1.NodeService.List:input_type -> errand.v1.ListNodesRequest
-	4,  // 11: errand.v1.NodeService.Get:input_type -> errand.v1.GetNodeRequest
-	6,  // 12: errand.v1.NodeService.Check:input_type -> errand.v1.CheckNodeRequest
-	3,  // 13: errand.v1.NodeService.List:output_type -> errand.v1.ListNodesResponse
-	5,  // 14: errand.v1.NodeService.Get:output_type -> errand.v1.GetNodeResponse
-	7,  // 15: errand.v1.NodeService.Check:output_type -> errand.v1.CheckNodeResponse
-	13, // [13:16] is the sub-list for method output_type
-	10, // [10:13] is the sub-list for method input_type
-	10, // [10:10] is the sub-list for extension type_name
-	10, // [10:10] is the sub-list for extension extendee
-	0,  // [0:10] is the sub-list for field type_name
+	10, // 0: errand.v1.Node.registered_at:type_name -> google.protobuf.Timestamp
+	2,  // 1: errand.v1.Node.quarantined:type_name -> errand.v1.Quarantined
+	1,  // 2: errand.v1.Node.lost_score:type_name -> errand.v1.LostScore
+	10, // 3: errand.v1.LostScore.at:type_name -> google.protobuf.Timestamp
+	10, // 4: errand.v1.LostScore.until:type_name -> google.protobuf.Timestamp
+	10, // 5: errand.v1.Quarantined.since:type_name -> google.protobuf.Timestamp
+	10, // 6: errand.v1.Quarantined.until:type_name -> google.protobuf.Timestamp
+	0,  // 7: errand.v1.ListNodesResponse.nodes:type_name -> errand.v1.Node
+	0,  // 8: errand.v1.GetNodeResponse.node:type_name -> errand.v1.Node
+	11, // 9: errand.v1.GetNodeResponse.pulls:type_name -> errand.v1.ImagePull
+	9,  // 10: errand.v1.CheckNodeResponse.left:type_name -> errand.v1.Leftover
+	9,  // 11: errand.v1.CheckNodeResponse.kept:type_name -> errand.v1.Leftover
+	10, // 12: errand.v1.Leftover.since:type_name -> google.protobuf.Timestamp
+	3,  // 13: errand.v1.NodeService.List:input_type -> errand.v1.ListNodesRequest
+	5,  // 14: errand.v1.NodeService.Get:input_type -> errand.v1.GetNodeRequest
+	7,  // 15: errand.v1.NodeService.Check:input_type -> errand.v1.CheckNodeRequest
+	4,  // 16: errand.v1.NodeService.List:output_type -> errand.v1.ListNodesResponse
+	6,  // 17: errand.v1.NodeService.Get:output_type -> errand.v1.GetNodeResponse
+	8,  // 18: errand.v1.NodeService.Check:output_type -> errand.v1.CheckNodeResponse
+	16, // [16:19] is the sub-list for method output_type
+	13, // [13:16] is the sub-list for method input_type
+	13, // [13:13] is the sub-list for extension type_name
+	13, // [13:13] is the sub-list for extension extendee
+	0,  // [0:13] is the sub-list for field type_name
 }
 
 func init() { file_errand_v1_node_proto_init() }
@@ -868,7 +982,7 @@ func file_errand_v1_node_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_errand_v1_node_proto_rawDesc), len(file_errand_v1_node_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   9,
+			NumMessages:   10,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -24,15 +24,44 @@ type nodeView struct {
 	Draining     bool       `json:"draining"`
 	BootID       string     `json:"bootId"`
 	RegisteredAt *time.Time `json:"registeredAt,omitempty"`
+	// LostScore are the drivers that could not start what runs have brought there.
+	LostScore []lostScoreView `json:"lostScore,omitempty"`
+}
+
+type lostScoreView struct {
+	Driver string     `json:"driver"`
+	Runs   int32      `json:"runs"`
+	Share  int32      `json:"share"`
+	Cause  string     `json:"cause"`
+	At     *time.Time `json:"at,omitempty"`
+	Until  *time.Time `json:"until,omitempty"`
 }
 
 func viewNode(node *errandv1.Node) nodeView {
-	return nodeView{
+	view := nodeView{
 		ID: node.GetId(), UUID: node.GetUuid(), Address: node.GetAddress(), Version: node.GetVersion(),
 		Drivers: append([]string{}, node.GetDrivers()...), CPUMillis: node.GetCpuMillis(), MemoryBytes: node.GetMemoryBytes(),
 		Sandboxes: node.GetSandboxes(), SandboxesMax: node.GetSandboxesMax(), Draining: node.GetDraining(),
 		BootID: node.GetBootId(), RegisteredAt: instant(node.GetRegisteredAt()),
 	}
+	for _, l := range node.GetLostScore() {
+		view.LostScore = append(view.LostScore, lostScoreView{
+			Driver: l.GetDriver(), Runs: l.GetRuns(), Share: l.GetShare(), Cause: l.GetCause(), At: instant(l.GetAt()), Until: instant(l.GetUntil()),
+		})
+	}
+	return view
+}
+
+// stateText says in a word or two how the node is.
+func (v nodeView) stateText() string {
+	state := "ready"
+	if v.Draining {
+		state = "draining"
+	}
+	if len(v.LostScore) > 0 {
+		state += ", failed starts"
+	}
+	return state
 }
 
 func (a *app) nodeCommand() *cobra.Command {
@@ -58,12 +87,8 @@ func (a *app) printNodes(nodes []*errandv1.Node) error {
 	for _, node := range nodes {
 		view := viewNode(node)
 		views = append(views, view)
-		state := "ready"
-		if view.Draining {
-			state = "draining"
-		}
 		rows = append(rows, []string{
-			view.ID, state, view.Address, view.Version, strings.Join(view.Drivers, ","),
+			view.ID, view.stateText(), view.Address, view.Version, strings.Join(view.Drivers, ","),
 			strconv.FormatFloat(float64(view.CPUMillis)/1000, 'f', -1, 64), bytesText(view.MemoryBytes),
 			strconv.FormatInt(view.Sandboxes, 10) + "/" + strconv.FormatInt(view.SandboxesMax, 10),
 			ago(a.now(), view.RegisteredAt),

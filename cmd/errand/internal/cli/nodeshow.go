@@ -99,6 +99,9 @@ func (a *app) writeNode(view nodeDetailView, pulls []*errandv1.ImagePull) error 
 	if err := writeFields(a.stdout, a.style(), a.nodeFields(view)); err != nil {
 		return err
 	}
+	if err := a.writeLostScore(view.LostScore); err != nil {
+		return err
+	}
 	if len(view.Quarantined) > 0 {
 		rows := make([][]string, 0, len(view.Quarantined))
 		for _, q := range view.Quarantined {
@@ -125,6 +128,23 @@ func (a *app) writeNode(view nodeDetailView, pulls []*errandv1.ImagePull) error 
 	return a.writeTitled("Pulls", []string{"IMAGE", "PROGRESS", "RUNS", "BEGUN"}, rows)
 }
 
+// writeLostScore says for which drivers other nodes are rather asked than this one, and why.
+func (a *app) writeLostScore(lost []lostScoreView) error {
+	if len(lost) == 0 {
+		return nil
+	}
+	rows := make([][]string, 0, len(lost))
+	for _, l := range lost {
+		until := ""
+		if l.Until != nil {
+			until = "in " + span(max(l.Until.Sub(a.now()), 0))
+		}
+		share := fmt.Sprintf("by 1 of %d", l.Share)
+		rows = append(rows, []string{l.Driver, strconv.Itoa(int(l.Runs)), share, ago(a.now(), l.At), until, l.Cause})
+	}
+	return a.writeTitled("Failed starts", []string{"DRIVER", "RUNS", "ASKED IN TURN", "LAST", "FORGOTTEN", "CAUSE"}, rows)
+}
+
 func (a *app) writeTitled(title string, header []string, rows [][]string) error {
 	if _, err := fmt.Fprintf(a.stdout, "\n%s:\n", title); err != nil {
 		return err
@@ -133,10 +153,7 @@ func (a *app) writeTitled(title string, header []string, rows [][]string) error 
 }
 
 func (a *app) nodeFields(view nodeDetailView) []field {
-	state, quarantine := "ready", strconv.FormatInt(view.QuarantinedCount, 10)+" sandboxes and outcomes"
-	if view.Draining {
-		state = "draining"
-	}
+	state, quarantine := view.stateText(), strconv.FormatInt(view.QuarantinedCount, 10)+" sandboxes and outcomes"
 	if view.Silent {
 		state, quarantine = state+"; the node did not answer, this is what the store knows", ""
 	}

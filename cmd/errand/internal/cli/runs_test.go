@@ -167,6 +167,7 @@ func goldenServer(t *testing.T) *invocation {
 		s.Nodes = []*errandv1.Node{{
 			Id: "n1", Uuid: "u1", Address: "127.0.0.1:7400", Version: "v0.1.0", Drivers: []string{"containerd", "process"}, CpuMillis: 2000,
 			MemoryBytes: 8 << 30, SandboxesMax: 100, Sandboxes: 3, BootId: "b1", RegisteredAt: before(26 * time.Hour),
+			LostScore:        []*errandv1.LostScore{{Driver: "containerd", Runs: 3, Share: 8, Cause: "START_ERROR: containerd does not\x1b answer", At: before(42 * time.Second), Until: before(-258 * time.Second)}},
 			QuarantinedCount: 2, Quarantined: []*errandv1.Quarantined{
 				{Sandbox: "e-abc", Driver: "process", Run: "r.default.lost", Attempt: 1, Since: before(90 * time.Minute), Until: before(-22 * time.Hour), Reason: "its start token is not that of the journal"},
 				{Driver: "null", Run: "r.default.gone", Attempt: 2, Since: before(time.Minute), Reason: "nobody knows the run", Running: true},

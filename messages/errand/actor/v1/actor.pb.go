@@ -1379,6 +1379,8 @@ type Explained struct {
 	// has an earlier one.
 	GoneAttempt   int32 `protobuf:"varint,11,opt,name=gone_attempt,json=goneAttempt,proto3" json:"gone_attempt,omitempty"`
 	GonePlacement int32 `protobuf:"varint,12,opt,name=gone_placement,json=gonePlacement,proto3" json:"gone_placement,omitempty"`
+	// The nodes that come behind all others for this run, at most 16.
+	LostScore     []*LostScore `protobuf:"bytes,13,rep,name=lost_score,json=lostScore,proto3" json:"lost_score,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1497,6 +1499,110 @@ func (x *Explained) GetGonePlacement() int32 {
 	return 0
 }
 
+func (x *Explained) GetLostScore() []*LostScore {
+	if x != nil {
+		return x.LostScore
+	}
+	return nil
+}
+
+// LostScore is a driver of a node that could not start what runs have brought there: it
+// has its turn with one run of share, and comes behind all other nodes for the rest.
+type LostScore struct {
+	state  protoimpl.MessageState `protogen:"open.v1"`
+	Node   string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`
+	Driver string                 `protobuf:"bytes,2,opt,name=driver,proto3" json:"driver,omitempty"`
+	// How many runs count against it.
+	Runs  int32 `protobuf:"varint,3,opt,name=runs,proto3" json:"runs,omitempty"`
+	Share int32 `protobuf:"varint,4,opt,name=share,proto3" json:"share,omitempty"`
+	// Why the latest of them could not be started, and how long ago that was.
+	Cause   string `protobuf:"bytes,5,opt,name=cause,proto3" json:"cause,omitempty"`
+	SinceMs int64  `protobuf:"varint,6,opt,name=since_ms,json=sinceMs,proto3" json:"since_ms,omitempty"`
+	// All is forgotten after this long, unless it fails others.
+	UntilMs       int64 `protobuf:"varint,7,opt,name=until_ms,json=untilMs,proto3" json:"until_ms,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *LostScore) Reset() {
+	*x = LostScore{}
+	mi := &file_errand_actor_v1_actor_proto_msgTypes[17]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *LostScore) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*LostScore) ProtoMessage() {}
+
+func (x *LostScore) ProtoReflect() protoreflect.Message {
+	mi := &file_errand_actor_v1_actor_proto_msgTypes[17]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use LostScore.ProtoReflect.Descriptor instead.
+func (*LostScore) Descriptor() ([]byte, []int) {
+	return file_errand_actor_v1_actor_proto_rawDescGZIP(), []int{17}
+}
+
+func (x *LostScore) GetNode() string {
+	if x != nil {
+		return x.Node
+	}
+	return ""
+}
+
+func (x *LostScore) GetDriver() string {
+	if x != nil {
+		return x.Driver
+	}
+	return ""
+}
+
+func (x *LostScore) GetRuns() int32 {
+	if x != nil {
+		return x.Runs
+	}
+	return 0
+}
+
+func (x *LostScore) GetShare() int32 {
+	if x != nil {
+		return x.Share
+	}
+	return 0
+}
+
+func (x *LostScore) GetCause() string {
+	if x != nil {
+		return x.Cause
+	}
+	return ""
+}
+
+func (x *LostScore) GetSinceMs() int64 {
+	if x != nil {
+		return x.SinceMs
+	}
+	return 0
+}
+
+func (x *LostScore) GetUntilMs() int64 {
+	if x != nil {
+		return x.UntilMs
+	}
+	return 0
+}
+
 // Refusal is a node's no to a reservation.
 type Refusal struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -1508,7 +1614,7 @@ type Refusal struct {
 
 func (x *Refusal) Reset() {
 	*x = Refusal{}
-	mi := &file_errand_actor_v1_actor_proto_msgTypes[17]
+	mi := &file_errand_actor_v1_actor_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1520,7 +1626,7 @@ func (x *Refusal) String() string {
 func (*Refusal) ProtoMessage() {}
 
 func (x *Refusal) ProtoReflect() protoreflect.Message {
-	mi := &file_errand_actor_v1_actor_proto_msgTypes[17]
+	mi := &file_errand_actor_v1_actor_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1533,7 +1639,7 @@ func (x *Refusal) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Refusal.ProtoReflect.Descriptor instead.
 func (*Refusal) Descriptor() ([]byte, []int) {
-	return file_errand_actor_v1_actor_proto_rawDescGZIP(), []int{17}
+	return file_errand_actor_v1_actor_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *Refusal) GetNode() string {
@@ -1563,7 +1669,7 @@ type Describe struct {
 
 func (x *Describe) Reset() {
 	*x = Describe{}
-	mi := &file_errand_actor_v1_actor_proto_msgTypes[18]
+	mi := &file_errand_actor_v1_actor_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1575,7 +1681,7 @@ func (x *Describe) String() string {
 func (*Describe) ProtoMessage() {}
 
 func (x *Describe) ProtoReflect() protoreflect.Message {
-	mi := &file_errand_actor_v1_actor_proto_msgTypes[18]
+	mi := &file_errand_actor_v1_actor_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1588,7 +1694,7 @@ func (x *Describe) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Describe.ProtoReflect.Descriptor instead.
 func (*Describe) Descriptor() ([]byte, []int) {
-	return file_errand_actor_v1_actor_proto_rawDescGZIP(), []int{18}
+	return file_errand_actor_v1_actor_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *Describe) GetRun() string {
@@ -1623,7 +1729,7 @@ type Described struct {
 
 func (x *Described) Reset() {
 	*x = Described{}
-	mi := &file_errand_actor_v1_actor_proto_msgTypes[19]
+	mi := &file_errand_actor_v1_actor_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1635,7 +1741,7 @@ func (x *Described) String() string {
 func (*Described) ProtoMessage() {}
 
 func (x *Described) ProtoReflect() protoreflect.Message {
-	mi := &file_errand_actor_v1_actor_proto_msgTypes[19]
+	mi := &file_errand_actor_v1_actor_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1648,7 +1754,7 @@ func (x *Described) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Described.ProtoReflect.Descriptor instead.
 func (*Described) Descriptor() ([]byte, []int) {
-	return file_errand_actor_v1_actor_proto_rawDescGZIP(), []int{19}
+	return file_errand_actor_v1_actor_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *Described) GetNode() string {
@@ -1705,7 +1811,7 @@ type SandboxAccount struct {
 
 func (x *SandboxAccount) Reset() {
 	*x = SandboxAccount{}
-	mi := &file_errand_actor_v1_actor_proto_msgTypes[20]
+	mi := &file_errand_actor_v1_actor_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1717,7 +1823,7 @@ func (x *SandboxAccount) String() string {
 func (*SandboxAccount) ProtoMessage() {}
 
 func (x *SandboxAccount) ProtoReflect() protoreflect.Message {
-	mi := &file_errand_actor_v1_actor_proto_msgTypes[20]
+	mi := &file_errand_actor_v1_actor_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1730,7 +1836,7 @@ func (x *SandboxAccount) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SandboxAccount.ProtoReflect.Descriptor instead.
 func (*SandboxAccount) Descriptor() ([]byte, []int) {
-	return file_errand_actor_v1_actor_proto_rawDescGZIP(), []int{20}
+	return file_errand_actor_v1_actor_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *SandboxAccount) GetSandbox() string {
@@ -1810,7 +1916,7 @@ type PlacementStep struct {
 
 func (x *PlacementStep) Reset() {
 	*x = PlacementStep{}
-	mi := &file_errand_actor_v1_actor_proto_msgTypes[21]
+	mi := &file_errand_actor_v1_actor_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1822,7 +1928,7 @@ func (x *PlacementStep) String() string {
 func (*PlacementStep) ProtoMessage() {}
 
 func (x *PlacementStep) ProtoReflect() protoreflect.Message {
-	mi := &file_errand_actor_v1_actor_proto_msgTypes[21]
+	mi := &file_errand_actor_v1_actor_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1835,7 +1941,7 @@ func (x *PlacementStep) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlacementStep.ProtoReflect.Descriptor instead.
 func (*PlacementStep) Descriptor() ([]byte, []int) {
-	return file_errand_actor_v1_actor_proto_rawDescGZIP(), []int{21}
+	return file_errand_actor_v1_actor_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *PlacementStep) GetAttempt() int32 {
@@ -1915,7 +2021,7 @@ type QuarantinedThing struct {
 
 func (x *QuarantinedThing) Reset() {
 	*x = QuarantinedThing{}
-	mi := &file_errand_actor_v1_actor_proto_msgTypes[22]
+	mi := &file_errand_actor_v1_actor_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1927,7 +2033,7 @@ func (x *QuarantinedThing) String() string {
 func (*QuarantinedThing) ProtoMessage() {}
 
 func (x *QuarantinedThing) ProtoReflect() protoreflect.Message {
-	mi := &file_errand_actor_v1_actor_proto_msgTypes[22]
+	mi := &file_errand_actor_v1_actor_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1940,7 +2046,7 @@ func (x *QuarantinedThing) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QuarantinedThing.ProtoReflect.Descriptor instead.
 func (*QuarantinedThing) Descriptor() ([]byte, []int) {
-	return file_errand_actor_v1_actor_proto_rawDescGZIP(), []int{22}
+	return file_errand_actor_v1_actor_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *QuarantinedThing) GetSandbox() string {
@@ -2028,7 +2134,7 @@ type Packet struct {
 
 func (x *Packet) Reset() {
 	*x = Packet{}
-	mi := &file_errand_actor_v1_actor_proto_msgTypes[23]
+	mi := &file_errand_actor_v1_actor_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2040,7 +2146,7 @@ func (x *Packet) String() string {
 func (*Packet) ProtoMessage() {}
 
 func (x *Packet) ProtoReflect() protoreflect.Message {
-	mi := &file_errand_actor_v1_actor_proto_msgTypes[23]
+	mi := &file_errand_actor_v1_actor_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2053,7 +2159,7 @@ func (x *Packet) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Packet.ProtoReflect.Descriptor instead.
 func (*Packet) Descriptor() ([]byte, []int) {
-	return file_errand_actor_v1_actor_proto_rawDescGZIP(), []int{23}
+	return file_errand_actor_v1_actor_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *Packet) GetId() uint64 {
@@ -2145,7 +2251,7 @@ type Deliver struct {
 
 func (x *Deliver) Reset() {
 	*x = Deliver{}
-	mi := &file_errand_actor_v1_actor_proto_msgTypes[24]
+	mi := &file_errand_actor_v1_actor_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2157,7 +2263,7 @@ func (x *Deliver) String() string {
 func (*Deliver) ProtoMessage() {}
 
 func (x *Deliver) ProtoReflect() protoreflect.Message {
-	mi := &file_errand_actor_v1_actor_proto_msgTypes[24]
+	mi := &file_errand_actor_v1_actor_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2170,7 +2276,7 @@ func (x *Deliver) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Deliver.ProtoReflect.Descriptor instead.
 func (*Deliver) Descriptor() ([]byte, []int) {
-	return file_errand_actor_v1_actor_proto_rawDescGZIP(), []int{24}
+	return file_errand_actor_v1_actor_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *Deliver) GetKind() string {
@@ -2226,7 +2332,7 @@ type Taken struct {
 
 func (x *Taken) Reset() {
 	*x = Taken{}
-	mi := &file_errand_actor_v1_actor_proto_msgTypes[25]
+	mi := &file_errand_actor_v1_actor_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2238,7 +2344,7 @@ func (x *Taken) String() string {
 func (*Taken) ProtoMessage() {}
 
 func (x *Taken) ProtoReflect() protoreflect.Message {
-	mi := &file_errand_actor_v1_actor_proto_msgTypes[25]
+	mi := &file_errand_actor_v1_actor_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2251,7 +2357,7 @@ func (x *Taken) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Taken.ProtoReflect.Descriptor instead.
 func (*Taken) Descriptor() ([]byte, []int) {
-	return file_errand_actor_v1_actor_proto_rawDescGZIP(), []int{25}
+	return file_errand_actor_v1_actor_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *Taken) GetRefusal() string {
@@ -2274,7 +2380,7 @@ type Reply struct {
 
 func (x *Reply) Reset() {
 	*x = Reply{}
-	mi := &file_errand_actor_v1_actor_proto_msgTypes[26]
+	mi := &file_errand_actor_v1_actor_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2286,7 +2392,7 @@ func (x *Reply) String() string {
 func (*Reply) ProtoMessage() {}
 
 func (x *Reply) ProtoReflect() protoreflect.Message {
-	mi := &file_errand_actor_v1_actor_proto_msgTypes[26]
+	mi := &file_errand_actor_v1_actor_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2299,7 +2405,7 @@ func (x *Reply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Reply.ProtoReflect.Descriptor instead.
 func (*Reply) Descriptor() ([]byte, []int) {
-	return file_errand_actor_v1_actor_proto_rawDescGZIP(), []int{26}
+	return file_errand_actor_v1_actor_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *Reply) GetType() string {
@@ -2421,7 +2527,7 @@ const file_errand_actor_v1_actor_proto_rawDesc = "" +
 	"\x11OUTCOME_NOT_FOUND\x10\x03\x12\x13\n" +
 	"\x0fOUTCOME_UNKNOWN\x10\x04\"\x1b\n" +
 	"\aExplain\x12\x10\n" +
-	"\x03run\x18\x01 \x01(\tR\x03run\"\x9f\x03\n" +
+	"\x03run\x18\x01 \x01(\tR\x03run\"\xda\x03\n" +
 	"\tExplained\x12\x16\n" +
 	"\x06active\x18\x01 \x01(\bR\x06active\x12\x18\n" +
 	"\aattempt\x18\x02 \x01(\x05R\aattempt\x12\x16\n" +
@@ -2439,7 +2545,17 @@ const file_errand_actor_v1_actor_proto_rawDesc = "" +
 	"\x0estore_failures\x18\n" +
 	" \x01(\x05R\rstoreFailures\x12!\n" +
 	"\fgone_attempt\x18\v \x01(\x05R\vgoneAttempt\x12%\n" +
-	"\x0egone_placement\x18\f \x01(\x05R\rgonePlacement\"7\n" +
+	"\x0egone_placement\x18\f \x01(\x05R\rgonePlacement\x129\n" +
+	"\n" +
+	"lost_score\x18\r \x03(\v2\x1a.errand.actor.v1.LostScoreR\tlostScore\"\xad\x01\n" +
+	"\tLostScore\x12\x12\n" +
+	"\x04node\x18\x01 \x01(\tR\x04node\x12\x16\n" +
+	"\x06driver\x18\x02 \x01(\tR\x06driver\x12\x12\n" +
+	"\x04runs\x18\x03 \x01(\x05R\x04runs\x12\x14\n" +
+	"\x05share\x18\x04 \x01(\x05R\x05share\x12\x14\n" +
+	"\x05cause\x18\x05 \x01(\tR\x05cause\x12\x19\n" +
+	"\bsince_ms\x18\x06 \x01(\x03R\asinceMs\x12\x19\n" +
+	"\buntil_ms\x18\a \x01(\x03R\auntilMs\"7\n" +
 	"\aRefusal\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12\x18\n" +
 	"\amessage\x18\x02 \x01(\tR\amessage\":\n" +
@@ -2532,7 +2648,7 @@ func file_errand_actor_v1_actor_proto_rawDescGZIP() []byte {
 }
 
 var file_errand_actor_v1_actor_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_errand_actor_v1_actor_proto_msgTypes = make([]protoimpl.MessageInfo, 27)
+var file_errand_actor_v1_actor_proto_msgTypes = make([]protoimpl.MessageInfo, 28)
 var file_errand_actor_v1_actor_proto_goTypes = []any{
 	(SandboxUse)(0),          // 0: errand.actor.v1.SandboxUse
 	(Step)(0),                // 1: errand.actor.v1.Step
@@ -2554,46 +2670,48 @@ var file_errand_actor_v1_actor_proto_goTypes = []any{
 	(*Canceled)(nil),         // 17: errand.actor.v1.Canceled
 	(*Explain)(nil),          // 18: errand.actor.v1.Explain
 	(*Explained)(nil),        // 19: errand.actor.v1.Explained
-	(*Refusal)(nil),          // 20: errand.actor.v1.Refusal
-	(*Describe)(nil),         // 21: errand.actor.v1.Describe
-	(*Described)(nil),        // 22: errand.actor.v1.Described
-	(*SandboxAccount)(nil),   // 23: errand.actor.v1.SandboxAccount
-	(*PlacementStep)(nil),    // 24: errand.actor.v1.PlacementStep
-	(*QuarantinedThing)(nil), // 25: errand.actor.v1.QuarantinedThing
-	(*Packet)(nil),           // 26: errand.actor.v1.Packet
-	(*Deliver)(nil),          // 27: errand.actor.v1.Deliver
-	(*Taken)(nil),            // 28: errand.actor.v1.Taken
-	(*Reply)(nil),            // 29: errand.actor.v1.Reply
-	(v1.Reason)(0),           // 30: errand.record.v1.Reason
-	(*v1.Assignment)(nil),    // 31: errand.record.v1.Assignment
-	(v1.Desired)(0),          // 32: errand.record.v1.Desired
-	(*v1.Void)(nil),          // 33: errand.record.v1.Void
-	(*v1.Exit)(nil),          // 34: errand.record.v1.Exit
-	(*v1.SentSignal)(nil),    // 35: errand.record.v1.SentSignal
+	(*LostScore)(nil),        // 20: errand.actor.v1.LostScore
+	(*Refusal)(nil),          // 21: errand.actor.v1.Refusal
+	(*Describe)(nil),         // 22: errand.actor.v1.Describe
+	(*Described)(nil),        // 23: errand.actor.v1.Described
+	(*SandboxAccount)(nil),   // 24: errand.actor.v1.SandboxAccount
+	(*PlacementStep)(nil),    // 25: errand.actor.v1.PlacementStep
+	(*QuarantinedThing)(nil), // 26: errand.actor.v1.QuarantinedThing
+	(*Packet)(nil),           // 27: errand.actor.v1.Packet
+	(*Deliver)(nil),          // 28: errand.actor.v1.Deliver
+	(*Taken)(nil),            // 29: errand.actor.v1.Taken
+	(*Reply)(nil),            // 30: errand.actor.v1.Reply
+	(v1.Reason)(0),           // 31: errand.record.v1.Reason
+	(*v1.Assignment)(nil),    // 32: errand.record.v1.Assignment
+	(v1.Desired)(0),          // 33: errand.record.v1.Desired
+	(*v1.Void)(nil),          // 34: errand.record.v1.Void
+	(*v1.Exit)(nil),          // 35: errand.record.v1.Exit
+	(*v1.SentSignal)(nil),    // 36: errand.record.v1.SentSignal
 }
 var file_errand_actor_v1_actor_proto_depIdxs = []int32{
-	30, // 0: errand.actor.v1.Reserved.permanent_reason:type_name -> errand.record.v1.Reason
-	31, // 1: errand.actor.v1.Start.assignment:type_name -> errand.record.v1.Assignment
-	32, // 2: errand.actor.v1.Stop.desired:type_name -> errand.record.v1.Desired
-	30, // 3: errand.actor.v1.Stop.reason:type_name -> errand.record.v1.Reason
-	33, // 4: errand.actor.v1.Voided.void:type_name -> errand.record.v1.Void
-	34, // 5: errand.actor.v1.Exited.exit:type_name -> errand.record.v1.Exit
+	31, // 0: errand.actor.v1.Reserved.permanent_reason:type_name -> errand.record.v1.Reason
+	32, // 1: errand.actor.v1.Start.assignment:type_name -> errand.record.v1.Assignment
+	33, // 2: errand.actor.v1.Stop.desired:type_name -> errand.record.v1.Desired
+	31, // 3: errand.actor.v1.Stop.reason:type_name -> errand.record.v1.Reason
+	34, // 4: errand.actor.v1.Voided.void:type_name -> errand.record.v1.Void
+	35, // 5: errand.actor.v1.Exited.exit:type_name -> errand.record.v1.Exit
 	2,  // 6: errand.actor.v1.Canceled.outcome:type_name -> errand.actor.v1.Canceled.Outcome
-	20, // 7: errand.actor.v1.Explained.refusals:type_name -> errand.actor.v1.Refusal
-	24, // 8: errand.actor.v1.Described.placement:type_name -> errand.actor.v1.PlacementStep
-	25, // 9: errand.actor.v1.Described.quarantined:type_name -> errand.actor.v1.QuarantinedThing
-	23, // 10: errand.actor.v1.Described.accounts:type_name -> errand.actor.v1.SandboxAccount
-	0,  // 11: errand.actor.v1.SandboxAccount.use:type_name -> errand.actor.v1.SandboxUse
-	1,  // 12: errand.actor.v1.PlacementStep.step:type_name -> errand.actor.v1.Step
-	35, // 13: errand.actor.v1.PlacementStep.signals:type_name -> errand.record.v1.SentSignal
-	27, // 14: errand.actor.v1.Packet.deliver:type_name -> errand.actor.v1.Deliver
-	28, // 15: errand.actor.v1.Packet.taken:type_name -> errand.actor.v1.Taken
-	29, // 16: errand.actor.v1.Packet.reply:type_name -> errand.actor.v1.Reply
-	17, // [17:17] is the sub-list for method output_type
-	17, // [17:17] is the sub-list for method input_type
-	17, // [17:17] is the sub-list for extension type_name
-	17, // [17:17] is the sub-list for extension extendee
-	0,  // [0:17] is the sub-list for field type_name
+	21, // 7: errand.actor.v1.Explained.refusals:type_name -> errand.actor.v1.Refusal
+	20, // 8: errand.actor.v1.Explained.lost_score:type_name -> errand.actor.v1.LostScore
+	25, // 9: errand.actor.v1.Described.placement:type_name -> errand.actor.v1.PlacementStep
+	26, // 10: errand.actor.v1.Described.quarantined:type_name -> errand.actor.v1.QuarantinedThing
+	24, // 11: errand.actor.v1.Described.accounts:type_name -> errand.actor.v1.SandboxAccount
+	0,  // 12: errand.actor.v1.SandboxAccount.use:type_name -> errand.actor.v1.SandboxUse
+	1,  // 13: errand.actor.v1.PlacementStep.step:type_name -> errand.actor.v1.Step
+	36, // 14: errand.actor.v1.PlacementStep.signals:type_name -> errand.record.v1.SentSignal
+	28, // 15: errand.actor.v1.Packet.deliver:type_name -> errand.actor.v1.Deliver
+	29, // 16: errand.actor.v1.Packet.taken:type_name -> errand.actor.v1.Taken
+	30, // 17: errand.actor.v1.Packet.reply:type_name -> errand.actor.v1.Reply
+	18, // [18:18] is the sub-list for method output_type
+	18, // [18:18] is the sub-list for method input_type
+	18, // [18:18] is the sub-list for extension type_name
+	18, // [18:18] is the sub-list for extension extendee
+	0,  // [0:18] is the sub-list for field type_name
 }
 
 func init() { file_errand_actor_v1_actor_proto_init() }
@@ -2602,7 +2720,7 @@ func file_errand_actor_v1_actor_proto_init() {
 		return
 	}
 	file_errand_actor_v1_actor_proto_msgTypes[1].OneofWrappers = []any{}
-	file_errand_actor_v1_actor_proto_msgTypes[23].OneofWrappers = []any{
+	file_errand_actor_v1_actor_proto_msgTypes[24].OneofWrappers = []any{
 		(*Packet_Deliver)(nil),
 		(*Packet_Taken)(nil),
 		(*Packet_Reply)(nil),
@@ -2613,7 +2731,7 @@ func file_errand_actor_v1_actor_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_errand_actor_v1_actor_proto_rawDesc), len(file_errand_actor_v1_actor_proto_rawDesc)),
 			NumEnums:      3,
-			NumMessages:   27,
+			NumMessages:   28,
 			NumExtensions: 0,
 			NumServices:   0,
 		},
