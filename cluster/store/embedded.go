@@ -85,10 +85,18 @@ func startEmbedded(ctx context.Context, dir string, log *zap.Logger) (_ *embedde
 	if err = e.space.check(); err != nil {
 		return nil, nil, err
 	}
+	logLeft, err := prepareLog(dir, e.space.low.Load())
+	if err != nil {
+		return nil, nil, err
+	}
 	if e.server, err = launch(dir, serverConfig(dir, log)); err != nil {
 		return nil, nil, err
 	}
 	if err = e.awaitReady(ctx, behind{dir: dir, applied: applied}); err != nil {
+		return nil, nil, err
+	}
+	e.space.held = newHeld(dir, e.server, logLeft)
+	if err = e.space.look(); err != nil {
 		return nil, nil, err
 	}
 	e.loopback = newLoopback()
@@ -208,7 +216,9 @@ func (e *embedded) stop() {
 	}
 	e.serving.Wait()
 	if e.server != nil {
+		ended := keepSpare(e.space.dir)
 		e.server.Close()
+		ended()
 	}
 	if e.lock != nil {
 		_ = e.lock.Close()
@@ -242,9 +252,11 @@ func lockDir(dir string) (*os.File, error) {
 		}
 		return nil, fmt.Errorf("lock %s: %w", dir, err)
 	}
-	// Who finds it taken is told by whom. A full disk leaves that out, no more.
-	if lock.Truncate(0) == nil {
-		_, _ = lock.WriteAt([]byte(strconv.Itoa(os.Getpid())+"\n"), 0)
+	// Who finds it taken is told by whom. A full disk leaves that out, no more; it takes
+	// what is written over what was there.
+	pid := []byte(strconv.Itoa(os.Getpid()) + "\n")
+	if _, err := lock.WriteAt(pid, 0); err == nil {
+		_ = lock.Truncate(int64(len(pid)))
 	}
 	return lock, nil
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -17,59 +18,174 @@ import (
 
 const (
 	// SpaceReserve is how many bytes must be free where the embedded store lies, or
-	// writes are refused. A server that really runs out of space ends its process,
-	// and with it the node; it takes space in steps of 64 MiB.
+	// nothing new begins: no run is taken and none is placed.
 	SpaceReserve = 128 << 20
-	// spaceInterval is how often that is looked at.
-	spaceInterval = time.Second
+	// spaceTight is below what changes of runs that are there already live from the
+	// room that the store holds. Above it the server's next file fits, of 64 million
+	// bytes.
+	spaceTight = 64 << 20
+	// spaceNear is below what the room is looked at often: a fast disk is written at
+	// some gigabytes a second.
+	spaceNear = 4 << 30
+	// spaceInterval is how often that is looked at, and spaceNearInterval while little
+	// is free.
+	spaceInterval     = time.Second
+	spaceNearInterval = 100 * time.Millisecond
 )
 
-// space watches the room that an embedded store has.
+// space watches the room that an embedded store has. A server that really runs out of
+// it ends its process, and with it the node. So what begins something new is refused
+// while there is still some, and what ends something goes on, on room that the store
+// holds already: a run that fills the disk can be canceled.
 type space struct {
-	dir string
-	log *zap.Logger
-	low atomic.Bool
+	dir  string
+	log  *zap.Logger
+	held *held
+	// low is below SpaceReserve, tight below spaceTight, near below spaceNear.
+	low, tight, near atomic.Bool
+
+	// looking is held by who looks, looks counts how often somebody has.
+	looking sync.Mutex
+	looks   atomic.Uint64
+
+	mu sync.Mutex
+	// left is what of the held room may still be promised, promised what was and is
+	// under way.
+	left, promised charge
 }
 
-// check reads how much is free. A fresh store without room must not even begin.
-func (s *space) check() error {
+// begins tells whether a transaction is the beginning of something: it makes a run, or
+// lets one start. All others let go of something, or say what has become of it.
+func begins(txn *records.Txn) bool {
+	return txn.Change == records.ChangeCreate || txn.Change == records.ChangePlace
+}
+
+// look sees how much is free, and holds what room can be held.
+func (s *space) look() error {
+	s.looking.Lock()
+	defer s.looking.Unlock()
+	return s.lookOnce()
+}
+
+func (s *space) lookOnce() error {
+	defer s.looks.Add(1)
 	var stat unix.Statfs_t
 	if err := unix.Statfs(s.dir, &stat); err != nil {
 		return fmt.Errorf("free space of the embedded store in %s: %w", s.dir, err)
 	}
-	low := stat.Bavail*uint64(stat.Bsize) < SpaceReserve //nolint:gosec // a block size
+	free := stat.Bavail * uint64(stat.Bsize) //nolint:gosec // a block size
+	low := free < SpaceReserve
+	s.near.Store(free < spaceNear)
+	s.tight.Store(free < spaceTight)
 	switch was := s.low.Swap(low); {
 	case low && !was:
-		s.log.Warn("no space: writes are refused until there is", zap.String("dir", s.dir), zap.Uint64("free_bytes", stat.Bavail*uint64(stat.Bsize))) //nolint:gosec // a block size
+		s.log.Warn("no space: no run is taken until there is; what runs can be canceled", zap.String("dir", s.dir), zap.Uint64("free_bytes", free))
 	case was && !low:
-		s.log.Info("there is space again: writes are accepted", zap.String("dir", s.dir))
+		s.log.Info("there is space again: runs are taken", zap.String("dir", s.dir))
+	}
+	if s.held == nil {
+		return nil
+	}
+	left, err := s.held.look(free)
+	s.mu.Lock()
+	s.left = left
+	s.mu.Unlock()
+	return err
+}
+
+// check looks once before a server is started. A fresh store without room must not even
+// begin.
+func (s *space) check() error {
+	if err := s.look(); err != nil {
+		return err
 	}
 	_, err := os.Stat(filepath.Join(s.dir, serverName, "member"))
-	if low && errors.Is(err, os.ErrNotExist) {
+	if s.low.Load() && errors.Is(err, os.ErrNotExist) {
 		return s.refusal()
 	}
 	return nil
 }
 
-// refusal is the error of a write while there is no room, nil otherwise. The nil
-// space has room for ever.
+// refusal is the error of what begins something while there is no room, nil while
+// there is. The nil space has room for ever.
 func (s *space) refusal() error {
 	if s == nil || !s.low.Load() {
 		return nil
 	}
-	return records.Errorf(records.ClassUnavailable, "no space: less than %d MiB are free in %s", SpaceReserve>>20, s.dir)
+	return records.Errorf(records.ClassUnavailable, "no space: less than %d MiB are free in %s, and nothing new is taken until there are; "+
+		"remove files, or cancel the run that fills it", SpaceReserve>>20, s.dir)
 }
 
-// watch checks until the context ends.
+// admit tells whether a write may go, and what it takes of the held room until settle
+// is told.
+func (s *space) admit(txn *records.Txn) (charge, error) {
+	if s == nil || !s.low.Load() {
+		return charge{}, nil
+	}
+	if begins(txn) {
+		return charge{}, s.refusal()
+	}
+	if !s.tight.Load() {
+		return charge{}, nil
+	}
+	c := chargeOf(txn)
+	if s.promise(c) || s.lookAgain() && s.promise(c) {
+		return c, nil
+	}
+	return charge{}, records.Errorf(records.ClassUnavailable, "no space: nothing is free in %s, and what the store holds for the end of runs is spent: remove files", s.dir)
+}
+
+func (s *space) promise(c charge) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.left.covers(s.promised.plus(c)) {
+		return false
+	}
+	s.promised = s.promised.plus(c)
+	return true
+}
+
+// lookAgain looks at what writes have really taken, which is far less than what they
+// might have. It tells whether that was seen.
+func (s *space) lookAgain() bool {
+	before := s.looks.Load()
+	s.looking.Lock()
+	defer s.looking.Unlock()
+	if s.looks.Load() != before {
+		return true // somebody else's, while this waited
+	}
+	return s.lookOnce() == nil
+}
+
+// settle says that a write is no more under way. What it has taken is seen at the next
+// look; until then all that it might have taken is gone.
+func (s *space) settle(c charge) {
+	if c == (charge{}) {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.promised = s.promised.minus(c)
+	s.left = s.left.minus(c)
+	s.held.spend(c)
+}
+
+// watch looks until the context ends.
 func (s *space) watch(ctx context.Context) {
-	ticker := time.NewTicker(spaceInterval)
-	defer ticker.Stop()
+	interval := spaceNearInterval
+	timer := time.NewTimer(interval)
+	defer timer.Stop()
 	for {
 		select {
-		case <-ticker.C:
-			if err := s.check(); err != nil {
+		case <-timer.C:
+			if err := s.look(); err != nil {
 				s.log.Debug("free space", zap.Error(err))
 			}
+			s.held.moveOn(ctx, s.near.Load())
+			if interval = spaceInterval; s.near.Load() {
+				interval = spaceNearInterval
+			}
+			timer.Reset(interval)
 		case <-ctx.Done():
 			return
 		}

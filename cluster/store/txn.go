@@ -20,6 +20,8 @@ type pending struct {
 	// answered is set once, by whoever answers: the flight that comes back, or the time
 	// that is up before.
 	answered atomic.Bool
+	// charge is what it takes of the room that is held on a full disk.
+	charge charge
 	// member is what the machine knows of a write, sole whether it left by itself. Both
 	// belong to the store's lock.
 	member *flight.Member[*pending]
@@ -118,9 +120,13 @@ func (s *Store) submit(p *pending) {
 		s.answer(p, records.Result{Err: err})
 		return
 	}
-	s.mu.Lock()
 	var refusal error
+	if !p.txn.ReadOnly() {
+		p.charge, refusal = s.space.admit(&p.txn)
+	}
+	s.mu.Lock()
 	switch {
+	case refusal != nil:
 	case s.closed:
 		refusal = errClosed
 	case s.queue.len()+s.machine.Waiting() >= QueuedMax:
@@ -164,6 +170,7 @@ func (s *Store) answer(p *pending, result records.Result) {
 	if p.answered.CompareAndSwap(false, true) {
 		s.metrics.observe(result, time.Since(p.queued))
 		s.metrics.count(p.txn, result)
+		s.space.settle(p.charge)
 		p.deliver(result)
 	}
 }

@@ -133,7 +133,8 @@ func open(d disk, path, runtimeDir string, room int64) (*Journal, error) {
 // that failed: then the kernel has what the disk does not, and a sync that works now
 // does not say that it has all. So the file is made anew, unless it was left on purpose;
 // where that can not be, on a full disk, what there is is written again in its place,
-// which takes no room, and must be synced at least.
+// and zeros over what may be left behind it, which takes no room. If that and its sync
+// succeed the file is as good as another; it must be synced at least.
 func (j *Journal) settle() error {
 	if j.log.settled {
 		return nil
@@ -141,9 +142,13 @@ func (j *Journal) settle() error {
 	if err := j.rewrite(); err == nil {
 		return nil
 	}
-	j.log.broken = true // the next batch tries again
-	_ = j.log.again()   // a file system that needs room even for that has the sync
-	return j.log.file.Sync()
+	err := j.log.again()
+	j.log.broken = true // until it is known to be good; the next batch makes another
+	if syncErr := j.log.file.Sync(); syncErr != nil {
+		return syncErr
+	}
+	j.log.broken = err != nil // of a file system that needs room even for that
+	return nil
 }
 
 // openFile opens the file, or makes one if there is none, or makes one of what one of
@@ -233,11 +238,13 @@ func hold(dir string) (*os.File, error) {
 		}
 		return nil, fmt.Errorf("lock data directory %s: %w", dir, err)
 	}
-	err = lock.Truncate(0)
-	if err == nil {
-		_, err = lock.WriteAt([]byte(strconv.Itoa(os.Getpid())+"\n"), 0)
+	// Over what was there, which a full disk takes; one that has no room for a new file's
+	// first block leaves the holder without a name, no more.
+	pid := []byte(strconv.Itoa(os.Getpid()) + "\n")
+	if _, err = lock.WriteAt(pid, 0); err == nil {
+		err = lock.Truncate(int64(len(pid)))
 	}
-	if err != nil {
+	if err != nil && !errors.Is(err, unix.ENOSPC) {
 		return nil, errors.Join(fmt.Errorf("lock data directory %s: %w", dir, err), lock.Close())
 	}
 	return lock, nil

@@ -135,7 +135,8 @@ func (l *log) append() error {
 }
 
 // again writes the batches behind the seal once more, byte by byte as they are: then a
-// sync is about all of them, also one whose own sync has failed.
+// sync is about all of them, also one whose own sync has failed. What is left of one
+// that was cut short is written over with zeros.
 func (l *log) again() error {
 	piece := make([]byte, scanBytes)
 	for at := l.head.sealed; at < l.at.offset; at += scanBytes {
@@ -144,6 +145,12 @@ func (l *log) again() error {
 			return err
 		}
 		if _, err := l.file.WriteAt(part, at); err != nil {
+			return err
+		}
+	}
+	zeros := make([]byte, scanBytes)
+	for at := l.at.offset; at < l.size; at += scanBytes {
+		if _, err := l.file.WriteAt(zeros[:min(scanBytes, l.size-at)], at); err != nil {
 			return err
 		}
 	}

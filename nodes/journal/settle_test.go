@@ -187,10 +187,34 @@ func TestFullDiskDoesNotKeepAJournalFromBeingRead(t *testing.T) {
 				t.Fatalf("the next daemon is given %v", got)
 			}
 			holds(t, d, "r.a.first", "r.a.second")
-			d.full = false
-			must(t, try(j, puts("r.a.third")))
+			must(t, try(j, puts("r.a.third"))) // in the room that it has
 			holds(t, d, "r.a.first", "r.a.second", "r.a.third")
+			d.full = false
+			must(t, try(j, puts("r.a.too")))
+			holds(t, d, "r.a.first", "r.a.second", "r.a.third", "r.a.too")
 			closeOnDisk(t, j)
 		})
 	}
+}
+
+// TestWhatIsLeftBehindIsClearedOnAFullDisk: a batch was cut short, and the next one that
+// goes into the same file must not end in what is left of it.
+func TestWhatIsLeftBehindIsClearedOnAFullDisk(t *testing.T) {
+	d, j := begun(t)
+	d.failWrites = 1
+	if try(j, puts(longRun("x"), longRun("y"), longRun("z"))) == nil {
+		t.Fatal("a batch of which a half was written was acknowledged")
+	}
+	d.dieAt = d.calls + 1
+	closeOnDisk(t, j)
+	d.full = true
+	j = next(t, d)
+	must(t, try(j, puts("r.a.second")))
+	holds(t, d, "r.a.first", "r.a.second")
+	closeOnDisk(t, j)
+	j = next(t, d)
+	if got := runsOf(load(t, j)); len(got) != 2 {
+		t.Errorf("after that it holds %v", got)
+	}
+	closeOnDisk(t, j)
 }

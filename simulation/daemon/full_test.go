@@ -1,0 +1,146 @@
+package daemon_test
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/errand-run/errand/simulation/daemon"
+)
+
+// startOnSmallDisk starts a node of a kind on a disk of its own of some bytes: the store,
+// the journal, the logs, and what containers write.
+func startOnSmallDisk(t *testing.T, k kind, size int64) *node {
+	t.Helper()
+	if k.name == "containerd" {
+		needContainerd(t)
+	}
+	if os.Geteuid() != 0 {
+		if os.Getenv("CI") == "true" {
+			t.Fatal("needs root, for a small disk")
+		}
+		t.Skip("needs root, for a small disk")
+	}
+	n := &node{data: t.TempDir(), flags: append([]string{"--dev", "--runtime-dir", t.TempDir()}, k.flags...)}
+	if err := unix.Mount("tmpfs", n.data, "tmpfs", 0, fmt.Sprintf("size=%d", size)); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := unix.Unmount(n.data, unix.MNT_DETACH); err != nil {
+			t.Error(err)
+		}
+	})
+	n.start(t)
+	t.Cleanup(func() {
+		if err := n.Stop(); err != nil {
+			t.Errorf("stop the node: %v\n%s", err, n.log)
+		}
+		if strings.Contains(n.log.String(), "DATA RACE") {
+			t.Errorf("the daemon reported a data race:\n%s", n.log)
+		}
+	})
+	if k.name == "containerd" {
+		n.importBusybox(t)
+	}
+	return n
+}
+
+// freeBytes is how much of a disk is free.
+func freeBytes(t *testing.T, path string) int64 {
+	t.Helper()
+	var stat unix.Statfs_t
+	if err := unix.Statfs(path, &stat); err != nil {
+		t.Fatal(err)
+	}
+	return int64(stat.Bavail) * stat.Bsize
+}
+
+// awaitFull returns when nothing is free, and the node says what that means.
+func (n *node) awaitFull(t *testing.T) {
+	t.Helper()
+	const page = 4096
+	for limit := time.Now().Add(time.Minute); ; <-time.After(20 * time.Millisecond) {
+		err := daemon.Probe(t.Context(), n.Address+"/readyz")
+		free := freeBytes(t, n.data)
+		if free < page && err != nil && strings.Contains(err.Error(), "no space") && strings.Contains(err.Error(), "cancel the run that fills it") {
+			return
+		}
+		if time.Now().After(limit) {
+			t.Fatalf("%d bytes are free; readiness says %v\n%s", free, err, n.log)
+		}
+	}
+}
+
+// fills writes to a file until the disk is full and goes on trying: it takes each block
+// that is free again.
+func fills(path string) string {
+	return "while :; do cat /dev/zero >> " + path + "; done 2>/dev/null"
+}
+
+// A run fills the disk on which all of the node lies, and each block that is given up.
+// It can be canceled, and so can others; a timeout ends one; all by themselves.
+func TestRunThatFillsTheDiskIsCanceled(t *testing.T) {
+	t.Parallel() // it waits
+	for _, k := range kinds {
+		t.Run(k.name, func(t *testing.T) {
+			n := startOnSmallDisk(t, k, 512<<20)
+			path, within := filepath.Join(n.data, "filler"), ""
+			if k.name == "containerd" {
+				path, within = "/filler", " of its own file system"
+			}
+			other := k.detach(t, n, nil, "sleep", "600")
+			forced := k.detach(t, n, nil, "sh", "-c", `trap "" TERM; while :; do sleep 0.1; done`)
+			timed := k.detach(t, n, []string{"--timeout", "8s"}, "sleep", "600")
+			for _, id := range []string{other, forced, timed} {
+				n.awaitRunning(t.Context(), t, id)
+			}
+			filler := k.detach(t, n, nil, "sh", "-c", fills(path))
+			n.awaitFull(t)
+			if r := n.errand(t, append(append([]string{"run"}, k.args...), "--", "true")...); r.code != 125 || !strings.Contains(r.stderr, "no space") {
+				t.Errorf("a run on a full disk%s: code %d, stderr %q", within, r.code, r.stderr)
+			}
+			n.canceledWithin(t, other, 143, 2*time.Second)
+			n.canceledWithin(t, forced, 137, 2*time.Second, "--force")
+			if r := n.errand(t, "wait", timed); r.code != 124 {
+				t.Errorf("wait for the one with a timeout: %+v\n%s", r, n.log)
+			}
+			if s := n.show(t, timed); s.Status != "TIMED_OUT" {
+				t.Errorf("the one with a timeout is %+v", s)
+			}
+			if free := freeBytes(t, n.data); free > 64<<10 {
+				t.Errorf("%d bytes are free: the disk was not full all the time", free)
+			}
+			n.canceledWithin(t, filler, 143, 11*time.Second)
+			if k.name == "process" {
+				if err := os.Remove(path); err != nil {
+					t.Fatal(err)
+				}
+			}
+			awaitReady(t, n)
+			if r := n.errand(t, append(append([]string{"run"}, k.args...), "--", "echo", "again")...); r.code != 0 || r.stdout != "again\n" {
+				t.Errorf("a run after that: %+v\n%s", r, n.log)
+			}
+		})
+	}
+}
+
+// canceledWithin cancels a run and wants it to end so, soon.
+func (n *node) canceledWithin(t *testing.T, id string, code int, within time.Duration, flags ...string) {
+	t.Helper()
+	began := time.Now()
+	if r := n.errand(t, append([]string{"cancel", id}, flags...)...); r.code != 0 {
+		t.Errorf("cancel: %+v\n%s", r, n.log)
+	}
+	s := n.awaitStatus(t, id, "CANCELED", within+time.Minute)
+	if took := time.Since(began); took > within {
+		t.Errorf("canceled after %s, want at most %s", took, within)
+	}
+	if s.ExitCode == nil || *s.ExitCode != code {
+		t.Errorf("the canceled run is %+v, want code %d", s, code)
+	}
+}
