@@ -9,7 +9,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -19,9 +18,9 @@ import (
 	"go.etcd.io/etcd/server/v3/etcdserver/api/v3rpc"
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
-	"golang.org/x/sys/unix"
 	"google.golang.org/grpc"
 
+	"github.com/errand-run/errand/cluster/lockfile"
 	"github.com/errand-run/errand/cluster/records"
 )
 
@@ -235,39 +234,15 @@ func lockDir(dir string) (*os.File, error) {
 	if err := os.Chmod(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("directory of the embedded store: %w", err)
 	}
-	lock, err := os.OpenFile(filepath.Join(dir, lockName), os.O_CREATE|os.O_RDWR|unix.O_CLOEXEC, 0o600)
-	if err != nil {
-		return nil, fmt.Errorf("lock of the embedded store: %w", err)
-	}
-	for {
-		err = unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB)
-		if !errors.Is(err, unix.EINTR) {
-			break
-		}
-	}
-	if err != nil {
-		_ = lock.Close()
-		if errors.Is(err, unix.EWOULDBLOCK) {
-			return nil, records.Errorf(records.ClassConflict, "%s is held by another daemon%s: stop it or choose another data directory", dir, holder(lock.Name()))
-		}
-		return nil, fmt.Errorf("lock %s: %w", dir, err)
-	}
-	// Who finds it taken is told by whom. A full disk leaves that out, no more; it takes
-	// what is written over what was there.
-	pid := []byte(strconv.Itoa(os.Getpid()) + "\n")
-	if _, err := lock.WriteAt(pid, 0); err == nil {
-		_ = lock.Truncate(int64(len(pid)))
+	lock, err := lockfile.Take(filepath.Join(dir, lockName))
+	var taken *lockfile.TakenError
+	switch {
+	case errors.As(err, &taken):
+		return nil, records.Errorf(records.ClassConflict, "%s is held by another daemon%s: stop it or choose another data directory", dir, taken.By())
+	case err != nil:
+		return nil, fmt.Errorf("embedded store: %w", err)
 	}
 	return lock, nil
-}
-
-// holder says which process has left its id in a lock, nothing if none has.
-func holder(path string) string {
-	text, err := os.ReadFile(path)
-	if _, numeric := strconv.Atoi(strings.TrimSpace(string(text))); err != nil || numeric != nil {
-		return ""
-	}
-	return ", process " + strings.TrimSpace(string(text))
 }
 
 // quiet keeps what an operator must act on: the level and above, less what a

@@ -27,12 +27,9 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"strconv"
-	"strings"
 	"sync"
 
-	"golang.org/x/sys/unix"
-
+	"github.com/errand-run/errand/cluster/lockfile"
 	"github.com/errand-run/errand/cluster/records"
 	"github.com/errand-run/errand/nodes"
 )
@@ -225,27 +222,13 @@ func advice(err error) string {
 
 // hold locks the directory and leaves the holder's process id in the lock file.
 func hold(dir string) (*os.File, error) {
-	path := filepath.Join(dir, LockName)
-	lock, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR|unix.O_CLOEXEC, fileMode)
-	if err != nil {
-		return nil, fmt.Errorf("lock data directory: %w", err)
-	}
-	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
-		holder, _ := os.ReadFile(path)
-		_ = lock.Close()
-		if errors.Is(err, unix.EWOULDBLOCK) {
-			return nil, fmt.Errorf("%w %s: process %s", ErrHeld, dir, strings.TrimSpace(string(holder)))
-		}
-		return nil, fmt.Errorf("lock data directory %s: %w", dir, err)
-	}
-	// Over what was there, which a full disk takes; one that has no room for a new file's
-	// first block leaves the holder without a name, no more.
-	pid := []byte(strconv.Itoa(os.Getpid()) + "\n")
-	if _, err = lock.WriteAt(pid, 0); err == nil {
-		err = lock.Truncate(int64(len(pid)))
-	}
-	if err != nil && !errors.Is(err, unix.ENOSPC) {
-		return nil, errors.Join(fmt.Errorf("lock data directory %s: %w", dir, err), lock.Close())
+	lock, err := lockfile.Take(filepath.Join(dir, LockName))
+	var taken *lockfile.TakenError
+	switch {
+	case errors.As(err, &taken):
+		return nil, fmt.Errorf("%w %s%s", ErrHeld, dir, taken.By())
+	case err != nil:
+		return nil, fmt.Errorf("data directory: %w", err)
 	}
 	return lock, nil
 }

@@ -44,8 +44,13 @@ const (
 	answerUnwritten  = "unwritten\n"
 	// termLimit is how long a logger that was told to end waits for the pipes' ends.
 	termLimit = 5 * time.Second
-	// clientLimit bounds how long a client of the socket may take to speak.
-	clientLimit = 200 * time.Millisecond
+	// clientLimit bounds how long a client of the socket may take to speak, while output
+	// goes on, and answerLimit how long it may take to take the answer. On a busy machine
+	// one that has connected may wait long for a processor.
+	clientLimit = FlushLimit
+	answerLimit = 200 * time.Millisecond
+	// againEvery is the pause before a logger that has hung up is asked again.
+	againEvery = 10 * time.Millisecond
 )
 
 // Config is what a logger is started with.
@@ -191,9 +196,12 @@ func answer(pump *Pump, w *logs.Writer, listener int) {
 		return
 	}
 	defer unix.Close(fd)
-	limit := unix.NsecToTimeval(clientLimit.Nanoseconds())
+	limit := unix.NsecToTimeval(answerLimit.Nanoseconds())
 	_ = unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &limit)
 	_ = unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_SNDTIMEO, &limit)
+	if !pump.turnUntil(fd, clientLimit) {
+		return
+	}
 	var b [len(FlushRequest)]byte
 	if n, err := read(fd, b[:]); err != nil || string(b[:n]) != FlushRequest {
 		return
@@ -315,15 +323,19 @@ var ErrNoLogger = errors.New("no logger")
 // not be written.
 var ErrUnwritten = errors.New("output could not be written to the log")
 
+// errHungUp is returned when the logger has closed the connection without an answer: it was
+// about to end, or the request came too late.
+var errHungUp = errors.New("the logger has hung up")
+
 // Flush asks the logger of a run directory to read its pipes dry and to write the
 // end mark. complete tells whether the log then holds everything. It takes no
 // longer than FlushLimit and half a second, whatever the context says.
 func Flush(ctx context.Context, runDir string) (complete bool, err error) {
-	limit := FlushLimit + 500*time.Millisecond
-	if deadline, ok := ctx.Deadline(); ok {
-		limit = min(limit, time.Until(deadline))
+	deadline := time.Now().Add(FlushLimit + 500*time.Millisecond)
+	if earlier, ok := ctx.Deadline(); ok && earlier.Before(deadline) {
+		deadline = earlier
 	}
-	if err := ctx.Err(); err != nil || limit <= 0 {
+	if err := ctx.Err(); err != nil || time.Until(deadline) <= 0 {
 		return false, fmt.Errorf("flush log: %w", context.DeadlineExceeded)
 	}
 	addr, dirFD, err := address(runDir)
@@ -334,12 +346,28 @@ func Flush(ctx context.Context, runDir string) (complete bool, err error) {
 		return false, fmt.Errorf("flush log: %w", err)
 	}
 	defer unix.Close(dirFD)
+	for {
+		complete, err := ask(addr, deadline)
+		if !errors.Is(err, errHungUp) || time.Until(deadline) <= againEvery {
+			return complete, err
+		}
+		// It says the same again, or is gone: then its log has an end.
+		select {
+		case <-time.After(againEvery):
+		case <-ctx.Done():
+			return false, fmt.Errorf("flush log: %w", context.Cause(ctx))
+		}
+	}
+}
+
+// ask sends one request and returns what the answer says.
+func ask(addr *unix.SockaddrUnix, deadline time.Time) (complete bool, err error) {
 	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return false, fmt.Errorf("flush log: %w", err)
 	}
 	defer unix.Close(fd)
-	timeout := unix.NsecToTimeval(limit.Nanoseconds())
+	timeout := unix.NsecToTimeval(max(time.Until(deadline), time.Millisecond).Nanoseconds())
 	_ = unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &timeout)
 	_ = unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_SNDTIMEO, &timeout)
 	if err := uninterrupted(func() error { return unix.Connect(fd, addr) }); err != nil {
@@ -348,12 +376,15 @@ func Flush(ctx context.Context, runDir string) (complete bool, err error) {
 		}
 		return false, fmt.Errorf("flush log: %w", err)
 	}
-	err = uninterrupted(func() error { return unix.Sendto(fd, []byte(FlushRequest), unix.MSG_NOSIGNAL, nil) })
-	if err != nil {
-		return false, fmt.Errorf("flush log: %w", err)
-	}
 	var b [64]byte
-	n, err := read(fd, b[:])
+	n := 0
+	err = uninterrupted(func() error { return unix.Sendto(fd, []byte(FlushRequest), unix.MSG_NOSIGNAL, nil) })
+	if err == nil {
+		n, err = read(fd, b[:])
+	}
+	if errors.Is(err, unix.EPIPE) || errors.Is(err, unix.ECONNRESET) || err == nil && n == 0 {
+		return false, fmt.Errorf("flush log: %w", errHungUp)
+	}
 	if err != nil {
 		return false, fmt.Errorf("flush log: %w", err)
 	}

@@ -4,7 +4,9 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -176,6 +178,85 @@ func TestFlushReadsThePipesDryFirst(t *testing.T) {
 	}
 	if stdout, _, _, _ := p.read(t, logs.Options{}); stdout != want {
 		t.Fatalf("%d bytes of %d", len(stdout), len(want))
+	}
+}
+
+// socketOf is the address of a run directory's socket, which is short while the test lasts.
+func socketOf(t *testing.T, runDir string) string {
+	t.Helper()
+	dir, err := os.Open(runDir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = dir.Close() })
+	return fmt.Sprintf("/proc/self/fd/%d/%s", dir.Fd(), logger.Socket)
+}
+
+// A client that gets no processor after it has connected is waited for, and holds up no
+// output meanwhile.
+func TestLoggerWaitsForAClientThatIsSlowToSpeak(t *testing.T) {
+	p := start(t)
+	slow, err := net.Dial("unix", socketOf(t, p.run))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer slow.Close()
+	// More than the pipe holds, so it is written only if it is read.
+	want := strings.Repeat("0123456789\n", 200_000)
+	if _, err := p.stdout.WriteString(want); err != nil {
+		t.Fatal(err)
+	}
+	time.Sleep(600 * time.Millisecond) // the slowness itself
+	if _, err := slow.Write([]byte(logger.FlushRequest)); err != nil {
+		t.Fatal(err)
+	}
+	if err := slow.SetReadDeadline(time.Now().Add(20 * time.Second)); err != nil {
+		t.Fatal(err)
+	}
+	if answer, err := io.ReadAll(slow); err != nil || string(answer) != "complete\n" {
+		t.Errorf("it answers %q, %v", answer, err)
+	}
+	if stdout, _, end, ended := p.read(t, logs.Options{}); stdout != want || !ended || !end.Complete {
+		t.Errorf("%d bytes of %d, end %+v, %t", len(stdout), len(want), end, ended)
+	}
+}
+
+// Who hangs up without an answer has said nothing of the log: it is asked again.
+func TestFlushAsksALoggerAgainThatHangsUp(t *testing.T) {
+	for _, test := range []struct {
+		name, second string
+		complete     bool
+		is           error
+	}{
+		{"and then answers", "complete\n", true, nil},
+		{"and is gone", "", false, logger.ErrNoLogger},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			run := t.TempDir()
+			listener, err := net.Listen("unix", socketOf(t, run))
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { _ = listener.Close() })
+			go func() {
+				defer listener.Close()
+				if first, err := listener.Accept(); err != nil || first.Close() != nil || test.second == "" {
+					return
+				}
+				second, err := listener.Accept()
+				if err != nil {
+					return // it was not asked again
+				}
+				defer second.Close()
+				if _, err := io.ReadFull(second, make([]byte, len(logger.FlushRequest))); err == nil {
+					_, _ = io.WriteString(second, test.second)
+				}
+			}()
+			complete, err := logger.Flush(t.Context(), run)
+			if complete != test.complete || !errors.Is(err, test.is) {
+				t.Errorf("flush gave %t, %v; want %t, %v", complete, err, test.complete, test.is)
+			}
+		})
 	}
 }
 

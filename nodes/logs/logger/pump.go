@@ -117,6 +117,21 @@ func (p *Pump) Drain(limit time.Duration) bool {
 	return true
 }
 
+// turnUntil takes what there is until another descriptor is readable, for no longer than
+// limit, and returns whether it is.
+func (p *Pump) turnUntil(fd int, limit time.Duration) bool {
+	deadline := time.Now().Add(limit)
+	for {
+		left := time.Until(deadline)
+		if left <= 0 {
+			return false
+		}
+		if ready, _ := p.Turn(left, fd); ready[0] {
+			return true
+		}
+	}
+}
+
 // DrainToEnd reads the pipes until both are at their end, for no longer than limit,
 // and returns whether they are.
 func (p *Pump) DrainToEnd(limit time.Duration) bool {
