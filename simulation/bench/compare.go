@@ -34,6 +34,13 @@ type sample struct {
 	load        string
 }
 
+// compareWatched is how many ends one round of a comparison watches while the host is
+// calm, compareWatchedMax after how many it gives up.
+const (
+	compareWatched    = 200
+	compareWatchedMax = 1000
+)
+
 // compareSubmitters are the numbers of submitters that a comparison tries.
 var compareSubmitters = []int{8, 32}
 
@@ -76,7 +83,7 @@ func (c comparison) sample(ctx context.Context, binary string) (s sample, err er
 	}
 	defer func() { err = errors.Join(err, d.stop()) }()
 	s.load = load()
-	seen, err := exitDelays(ctx, d, full.watched, full.watchedMax)
+	seen, err := exitDelays(ctx, d, compareWatched, compareWatchedMax)
 	if err != nil {
 		return s, err
 	}

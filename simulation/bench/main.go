@@ -44,7 +44,7 @@ type sizes struct {
 }
 
 var (
-	full  = sizes{rounds: 5, slice: 4 * time.Second, starts: 5, idle: 5 * time.Second, watched: 200, watchedMax: 1000, pairs: 30, commands: 200, live: 100_000, finished: [2]int{10_000, 1_000_000}}
+	full  = sizes{rounds: 5, slice: 4 * time.Second, starts: 5, idle: 5 * time.Second, watched: 1000, watchedMax: 3000, pairs: 30, commands: 200, live: 100_000, finished: [2]int{10_000, 1_000_000}}
 	quick = sizes{rounds: 2, slice: time.Second, starts: 2, idle: time.Second, watched: 20, watchedMax: 100, pairs: 5, commands: 40, live: 5_000, finished: [2]int{10_000, 100_000}}
 )
 

@@ -153,13 +153,14 @@ func printRows(w io.Writer, output string, rows []row) error {
 	return table.Flush()
 }
 
-// quantile returns the value below which so many percent of the values lie.
+// quantile returns the least of the values that so many percent of them do not exceed: of
+// 200 the third largest is the 99th percentile.
 func quantile(values []float64, percent int) float64 {
 	if len(values) == 0 {
 		return 0
 	}
 	sorted := slices.Sorted(slices.Values(values))
-	return sorted[min(len(sorted)*percent/100, len(sorted)-1)]
+	return sorted[max((len(sorted)*percent+99)/100-1, 0)]
 }
 
 // median is the middle one, or the mean of the two.
