@@ -13,6 +13,7 @@ import (
 	"os"
 	"path"
 	"slices"
+	"strconv"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -34,7 +35,7 @@ func Archive(ctx context.Context, root, name string, w io.Writer) error {
 	}
 	defer unix.Close(base)
 	name = path.Clean("/" + name)
-	file, err := open(base, name)
+	file, err := open(ctx, base, name)
 	if err != nil {
 		return err
 	}
@@ -51,23 +52,46 @@ func Archive(ctx context.Context, root, name string, w io.Writer) error {
 }
 
 // open opens a path as a process would see it whose root is base.
-func open(base int, name string) (*os.File, error) {
-	how := unix.OpenHow{
-		Flags:   unix.O_RDONLY | unix.O_NONBLOCK | unix.O_NOCTTY | unix.O_CLOEXEC,
-		Resolve: unix.RESOLVE_IN_ROOT | unix.RESOLVE_NO_MAGICLINKS,
-	}
+func open(ctx context.Context, base int, name string) (*os.File, error) {
+	how := unix.OpenHow{Flags: unix.O_PATH | unix.O_CLOEXEC, Resolve: unix.RESOLVE_IN_ROOT | unix.RESOLVE_NO_MAGICLINKS}
 	for {
 		fd, err := unix.Openat2(base, name, &how)
 		switch {
 		case errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.EINTR):
-			continue // something was moved meanwhile
+			// Something was moved meanwhile, which a command can do without end.
+			if err := ctx.Err(); err != nil {
+				return nil, err
+			}
 		case errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR):
 			return nil, fmt.Errorf("%s: %w", name, ErrNotFound)
 		case err != nil:
 			return nil, &fs.PathError{Op: "open", Path: name, Err: err}
+		default:
+			defer unix.Close(fd)
+			return reading(fd, name)
 		}
-		return os.NewFile(uintptr(fd), name), nil
 	}
+}
+
+// errSpecial is returned for what is neither a file nor a directory.
+var errSpecial = errors.New("neither a file nor a directory")
+
+// reading opens for reading what a descriptor stands for. Nothing else than a file or a
+// directory is opened: a device may do something then, and who waits to write to a pipe
+// would go on without a reader.
+func reading(fd int, name string) (*os.File, error) {
+	var about unix.Stat_t
+	if err := unix.Fstat(fd, &about); err != nil {
+		return nil, &fs.PathError{Op: "stat", Path: name, Err: err}
+	}
+	if kind := about.Mode & unix.S_IFMT; kind != unix.S_IFREG && kind != unix.S_IFDIR {
+		return nil, fmt.Errorf("%s is %w", path.Base(name), errSpecial)
+	}
+	again, err := unix.Open("/proc/self/fd/"+strconv.Itoa(fd), unix.O_RDONLY|unix.O_NONBLOCK|unix.O_NOCTTY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, &fs.PathError{Op: "open", Path: name, Err: err}
+	}
+	return os.NewFile(uintptr(again), name), nil
 }
 
 type archive struct {
@@ -84,16 +108,10 @@ func (a *archive) add(file *os.File, name string, depth int) error {
 	if err != nil {
 		return fmt.Errorf("%s: %w", name, err)
 	}
-	mode := info.Mode()
-	switch {
-	case mode.IsDir():
+	if info.IsDir() {
 		return a.addDir(file, info, name, depth)
-	case mode.IsRegular():
-		return a.addFile(file, info, name)
-	case depth == 0:
-		return fmt.Errorf("%s is neither a file nor a directory", name)
 	}
-	return nil
+	return a.addFile(file, info, name)
 }
 
 func (a *archive) header(info fs.FileInfo, name, link string) error {
@@ -166,14 +184,21 @@ func (a *archive) addEntry(dir *os.File, entry fs.DirEntry, name string, depth i
 	case !entry.IsDir() && !entry.Type().IsRegular():
 		return nil
 	}
-	fd, err := unix.Openat(int(dir.Fd()), entry.Name(), unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_NOCTTY|unix.O_CLOEXEC, 0)
+	fd, err := unix.Openat(int(dir.Fd()), entry.Name(), unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	switch {
-	case errors.Is(err, unix.ENOENT), errors.Is(err, unix.ELOOP), errors.Is(err, unix.ENXIO):
+	case errors.Is(err, unix.ENOENT):
 		return nil
 	case err != nil:
 		return &fs.PathError{Op: "open", Path: name, Err: err}
 	}
-	file := os.NewFile(uintptr(fd), name)
+	defer unix.Close(fd)
+	file, err := reading(fd, name)
+	if errors.Is(err, errSpecial) {
+		return nil // put in its place meanwhile
+	}
+	if err != nil {
+		return err
+	}
 	defer file.Close()
 	return a.add(file, name, depth)
 }

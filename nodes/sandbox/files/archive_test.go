@@ -12,6 +12,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"golang.org/x/sys/unix"
 )
 
 // names unpacks an archive in memory.
@@ -95,6 +97,25 @@ func TestLinksEndWithinTheRoot(t *testing.T) {
 		if got := archiveOf(t, root, path); got[filepath.Base(path)] != "the sandbox's" {
 			t.Errorf("%s: %v", path, got)
 		}
+	}
+}
+
+// Somebody who waits for a reader of his pipe would take whoever copies for that one, and
+// be killed by SIGPIPE; opening a device may do something.
+func TestWhatIsNoFileIsNotOpened(t *testing.T) {
+	root := t.TempDir()
+	fifo := filepath.Join(root, "fifo")
+	must(t, syscall.Mkfifo(fifo, 0o600))
+	watch, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
+	must(t, err)
+	defer unix.Close(watch)
+	_, err = unix.InotifyAddWatch(watch, fifo, unix.IN_OPEN)
+	must(t, err)
+	if err := Archive(t.Context(), root, "/fifo", io.Discard); !errors.Is(err, errSpecial) {
+		t.Errorf("got %v", err)
+	}
+	if n, err := unix.Read(watch, make([]byte, 4096)); !errors.Is(err, unix.EAGAIN) {
+		t.Errorf("the pipe was opened: %d, %v", n, err)
 	}
 }
 

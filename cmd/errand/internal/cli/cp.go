@@ -115,6 +115,7 @@ func unpack(from io.Reader, dir, name string) error {
 	}
 	defer root.Close() //nolint:errcheck // nothing is written through it
 	archive := tar.NewReader(from)
+	links := map[string]bool{}
 	for {
 		header, err := archive.Next()
 		if errors.Is(err, io.EOF) {
@@ -124,10 +125,28 @@ func unpack(from io.Reader, dir, name string) error {
 		if err != nil {
 			return err
 		}
-		if err := unpackOne(root, renamed(header.Name, name), header, archive); err != nil {
+		entry := renamed(header.Name, name)
+		if err := passesLink(links, entry); err != nil {
 			return err
 		}
+		if err := unpackOne(root, entry, header, archive); err != nil {
+			return err
+		}
+		if header.Typeflag == tar.TypeSymlink {
+			links[entry] = true
+		}
 	}
+}
+
+// passesLink refuses an entry that would be written through a link of the same archive:
+// to another file of the directory than it says.
+func passesLink(links map[string]bool, entry string) error {
+	for at := entry; at != "." && at != "/"; at = path.Dir(at) {
+		if links[at] {
+			return fmt.Errorf("the archive has %s a second time, behind a link of its own", at)
+		}
+	}
+	return nil
 }
 
 // renamed gives the first element of a path another name.
