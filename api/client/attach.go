@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"sync"
+	"time"
 
 	"connectrpc.com/connect"
 
@@ -22,8 +23,10 @@ type Attach struct {
 	// Take takes the input from whoever has it.
 	Take bool
 	// Stdin is nil for none. At its end the command sees the end of its input, for good,
-	// unless it has a terminal; another error ends the call with it and tells the command
-	// nothing. It may still be read of when the call has returned, until it ends.
+	// unless it has a terminal. Another error ends the call with it and tells the command
+	// nothing: when the command has taken what was read before, or after two seconds; what
+	// it has not taken by then is an InputLostError. It may still be read of when the call
+	// has returned, until it ends.
 	Stdin io.Reader
 	// Typed is for a person, who sees what was lost: the call goes on after a break in
 	// which the last of the input may have been. Without, it ends with InputLostError.
@@ -37,20 +40,28 @@ type Attach struct {
 	Open func(again bool, unsure int64)
 }
 
-// InputLostError says that a connection broke when input was on its way.
+// flushMax is how long the command is waited for to take the rest of an input that ends
+// the call.
+const flushMax = 2 * time.Second
+
+// errLeaving ends the connections of a call whose input ends it.
+var errLeaving = errors.New("the input ends the call")
+
+// InputLostError says that a connection broke, or the call ended, when input was on its
+// way.
 type InputLostError struct {
 	// Unsure is how many of the last bytes the command may have been given, or not.
 	Unsure int64
-	// Err is how the connection broke.
+	// Err is how the connection broke, or why the input ended.
 	Err error
 }
 
 // Error implements error.
 func (e *InputLostError) Error() string {
-	return fmt.Sprintf("the connection broke, and the last %d bytes of the input may not have reached the command: %v", e.Unsure, e.Err)
+	return fmt.Sprintf("the last %d bytes of the input may not have reached the command: %v", e.Unsure, e.Err)
 }
 
-// Unwrap returns how the connection broke.
+// Unwrap returns Err.
 func (e *InputLostError) Unwrap() error { return e.Err }
 
 // Attach gives the run's command input from when it runs until the run has ended, and
@@ -58,18 +69,23 @@ func (e *InputLostError) Unwrap() error { return e.Err }
 // the context ends the run goes on, unless it is a CONSOLE one and nobody attaches again
 // within 15 s. The connection must speak HTTP/2, as a node does.
 func (c *Client) Attach(ctx context.Context, attach Attach) error {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
+	ctx, cancel := context.WithCancelCause(ctx)
 	a := &attaching{
 		c: c, t: c.trial("attach to run " + attach.Run), attach: attach,
 		start: &errandv1.AttachStart{Id: attach.Run, Client: rand.Text(), Take: attach.Take},
 		feed:  newFeed(ctx, attach.Stdin, attach.Resizes, attach.Signals),
 	}
+	var leaving sync.WaitGroup
+	defer leaving.Wait()
+	defer cancel(nil)
+	leaving.Go(func() { a.leaveInTime(ctx, cancel) })
 	for {
 		err := a.once(ctx)
 		switch {
 		case err == nil, a.failed != nil:
 			return a.failed
+		case errors.Is(context.Cause(ctx), errLeaving):
+			return a.left()
 		case ctx.Err() != nil:
 			return ended(ctx, a.t.op, err)
 		}
@@ -82,10 +98,40 @@ func (c *Client) Attach(ctx context.Context, attach Attach) error {
 		if a.opened && CodeOf(err) == codes.RunTerminal {
 			return nil // it ended when nobody was connected
 		}
+		if err != nil && errors.Is(context.Cause(ctx), errLeaving) {
+			return a.left()
+		}
 		if err != nil {
 			return err
 		}
 	}
+}
+
+// leaveInTime ends the call a while after its input has.
+func (a *attaching) leaveInTime(ctx context.Context, leave context.CancelCauseFunc) {
+	select {
+	case <-a.feed.leaving:
+	case <-ctx.Done():
+		return
+	}
+	if a.feed.brought.Load() > 0 {
+		flushing := time.NewTimer(flushMax)
+		defer flushing.Stop()
+		select {
+		case <-flushing.C:
+		case <-ctx.Done():
+			return
+		}
+	}
+	leave(errLeaving)
+}
+
+// left says why the input has ended, and how much of it may not have reached the command.
+func (a *attaching) left() error {
+	if lost := a.unsure + a.feed.lost(); lost > 0 {
+		return &InputLostError{Unsure: lost, Err: a.feed.left}
+	}
+	return a.feed.left
 }
 
 // attaching is a call of Attach over as many connections as it takes.
@@ -100,8 +146,9 @@ type attaching struct {
 	// size is the last one that was brought, over: the input has had its end.
 	size *errandv1.TerminalSize
 	over bool
-	// failed is why the input ended, if that ends the call.
-	failed error
+	// failed is why the input ended, if that ends the call: stopped, once the command has
+	// taken all that came before.
+	failed, stopped error
 	// unsure are the bytes of earlier connections that may be on their way to the command.
 	unsure int64
 }
@@ -162,6 +209,12 @@ func (a *attaching) give(ctx context.Context, stream *attachStream) bool {
 		return false
 	}
 	for {
+		if a.stopped != nil {
+			if a.feed.flush(ctx) {
+				a.failed = a.stopped
+			}
+			return a.failed != nil
+		}
 		g, ok := a.feed.next(ctx)
 		if !ok {
 			return false
@@ -171,8 +224,8 @@ func (a *attaching) give(ctx context.Context, stream *attachStream) bool {
 		}
 		if err := g.piece.err; err != nil {
 			if a.over = errors.Is(err, io.EOF); !a.over {
-				a.failed = err
-				return true
+				a.stopped = err
+				continue
 			}
 		}
 		if stream.Send(&errandv1.AttachRequest{Stdin: g.piece.data, End: g.piece.err != nil, Resize: g.resize, Signal: g.signal}) != nil {

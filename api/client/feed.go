@@ -2,7 +2,9 @@ package client
 
 import (
 	"context"
+	"errors"
 	"io"
+	"sync/atomic"
 
 	errandv1 "github.com/errand-run/errand/messages/errand/v1"
 )
@@ -21,10 +23,15 @@ type piece struct {
 }
 
 // read brings what there is to read until the context ends.
-func read(ctx context.Context, from io.Reader, to chan<- piece) {
+func (f *feed) read(ctx context.Context, from io.Reader, to chan<- piece) {
 	for {
 		buffer := make([]byte, inputPieceMax)
 		n, err := from.Read(buffer)
+		f.brought.Add(int64(n))
+		if err != nil && !errors.Is(err, io.EOF) {
+			f.left = err
+			close(f.leaving)
+		}
 		for _, p := range []piece{{data: buffer[:n]}, {err: err}} {
 			if len(p.data) == 0 && p.err == nil {
 				continue
@@ -53,21 +60,52 @@ type feed struct {
 	taken        chan int64
 	// known is the last that came through taken.
 	known int64
+	// brought counts the bytes that were read, settled those that were given on over
+	// earlier connections.
+	brought atomic.Int64
+	settled int64
+	// leaving is closed, with left set, when the input has ended with an error, which need
+	// not have come to its turn yet.
+	leaving chan struct{}
+	left    error
 }
 
 // newFeed begins to read the input, which may be nil, until the context ends.
 func newFeed(ctx context.Context, from io.Reader, resizes <-chan *errandv1.TerminalSize, signals <-chan int32) *feed {
-	f := &feed{resizes: resizes, signals: signals, taken: make(chan int64, 1)}
+	f := &feed{resizes: resizes, signals: signals, taken: make(chan int64, 1), leaving: make(chan struct{})}
 	if from != nil {
 		pieces := make(chan piece, piecesAhead)
 		f.pieces = pieces
-		go read(ctx, from, pieces)
+		go f.read(ctx, from, pieces)
 	}
 	return f
 }
 
 // begin counts anew, over a connection whose node has said its window.
-func (f *feed) begin(window int64) { f.sent, f.known, f.window = 0, 0, window }
+func (f *feed) begin(window int64) {
+	f.settled += f.sent
+	f.sent, f.known, f.window = 0, 0, window
+}
+
+// flush waits until all that was given on is taken. It is false when the context ends
+// before that.
+func (f *feed) flush(ctx context.Context) bool {
+	for f.known < f.sent {
+		select {
+		case f.known = <-f.taken:
+		case <-ctx.Done():
+			return false
+		}
+	}
+	return true
+}
+
+// lost is how much of what was read is not known to be taken, but for what was given on
+// over earlier connections. Nobody calls next or take meanwhile.
+func (f *feed) lost() int64 {
+	f.unsure()
+	return f.brought.Load() - f.settled - f.known
+}
 
 // unsure is how much was given on and is not known to be taken. Nobody calls next or take
 // meanwhile.

@@ -51,6 +51,8 @@ type Server struct {
 	NodePulls []*errandv1.ImagePull
 	// NodeCheck is what a check finds; nil is none.
 	NodeCheck *errandv1.CheckNodeResponse
+	// Attached serves each Attach after its first message; nil refuses them.
+	Attached func(*connect.BidiStream[errandv1.AttachRequest, errandv1.AttachResponse]) error
 	// Inside is what each command beside a run writes, and what is copied out of one; nil
 	// lets nobody in.
 	Inside []byte

@@ -32,6 +32,9 @@ func (r *runService) Attach(_ context.Context, stream *connect.BidiStream[errand
 	if _, err := r.find(first.GetStart().GetId()); err != nil {
 		return err
 	}
+	if r.Attached != nil {
+		return r.Attached(stream)
+	}
 	return fail(connect.CodeUnimplemented, "this node gives runs no input")
 }
 

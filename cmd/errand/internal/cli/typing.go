@@ -61,7 +61,7 @@ func (t *typing) run(ctx context.Context, leave context.CancelCauseFunc, id stri
 	attach := client.Attach{Run: id, Take: t.take, Signals: t.signals, Stdin: t.app.stdin, Typed: t.app.typed()}
 	restore := func() {}
 	if t.terminal != nil {
-		attach.Stdin = &keyReader{from: t.app.stdin, keys: t.keys, detach: func() { leave(errDetached) }}
+		attach.Stdin = &keyReader{from: t.app.stdin, keys: t.keys}
 		resizes, stop := terminalSizes(ctx, t.terminal)
 		defer stop()
 		attach.Resizes = resizes
@@ -79,6 +79,14 @@ func (t *typing) run(ctx context.Context, leave context.CancelCauseFunc, id stri
 	}
 	err := t.c.patient.Attach(ctx, attach)
 	restore()
+	if errors.Is(err, errDetached) {
+		var lost *client.InputLostError
+		if errors.As(err, &lost) && ctx.Err() == nil {
+			t.app.note("the last %s may not have reached the command", byteCount(lost.Unsure, "of the input", "of the input"))
+		}
+		leave(errDetached)
+		return
+	}
 	// That it has ended is told by its outcome.
 	if err != nil && ctx.Err() == nil && client.CodeOf(err) != codes.RunTerminal {
 		leave(&inputFailure{t.explain(err, id)})
@@ -162,12 +170,11 @@ func sizeOf(terminal *os.File) *errandv1.TerminalSize {
 	return &errandv1.TerminalSize{Rows: uint32(window.Row), Columns: uint32(window.Col)}
 }
 
-// keyReader reads what is typed and finds the keys that detach, which it keeps for
-// itself. A part of them is held back until it is clear what it is.
+// keyReader reads what is typed and ends with errDetached behind the keys that detach,
+// which it keeps for itself. A part of them is held back until it is clear what it is.
 type keyReader struct {
-	from   io.Reader
-	keys   []byte
-	detach func()
+	from io.Reader
+	keys []byte
 
 	matched int
 	buffer  [4096]byte
@@ -185,16 +192,13 @@ func (k *keyReader) Read(p []byte) (int, error) {
 		n, err := k.from.Read(k.buffer[:])
 		for _, key := range k.buffer[:n] {
 			if k.add(key) {
-				k.detach()
 				err = errDetached
 				break
 			}
 		}
-		if err != nil && !errors.Is(err, errDetached) {
-			k.detach()
-			err = errDetached
+		if err != nil {
+			k.err = errDetached
 		}
-		k.err = err
 	}
 	n := copy(p, k.ready)
 	k.ready = k.ready[n:]
