@@ -94,6 +94,11 @@ func (d *directNodes) Check(ctx context.Context, request *errandv1.CheckNodeRequ
 	return direct(ctx, d.server, errandv1connect.NodeServiceCheckProcedure, request, nodesOf, (*nodeService).Check)
 }
 
+// Remove implements errandv1connect.NodeServiceClient.
+func (d *directNodes) Remove(ctx context.Context, request *errandv1.RemoveNodeRequest) (*errandv1.RemoveNodeResponse, error) {
+	return direct(ctx, d.server, errandv1connect.NodeServiceRemoveProcedure, request, nodesOf, (*nodeService).Remove)
+}
+
 type directImages struct {
 	errandv1connect.ImageServiceClient // its streams
 	server                             func() (*Server, error)

@@ -2,6 +2,8 @@ package api
 
 import (
 	"context"
+	"slices"
+	"strings"
 
 	"google.golang.org/protobuf/types/known/timestamppb"
 
@@ -19,7 +21,7 @@ type nodeService struct {
 // List implements errandv1connect.NodeServiceHandler.
 func (s *nodeService) List(ctx context.Context, _ *errandv1.ListNodesRequest) (*errandv1.ListNodesResponse, error) {
 	k := s.config.Keys
-	results, err := s.read(ctx, "list nodes", []records.Op{records.Range(k.Nodes()), records.Range(k.Drain(""))})
+	results, err := s.read(ctx, "list nodes", []records.Op{records.Range(k.Nodes()), records.Range(k.Drain("")), records.Range(k.NodeInfo(""))})
 	if err != nil {
 		return nil, err
 	}
@@ -28,9 +30,16 @@ func (s *nodeService) List(ctx context.Context, _ *errandv1.ListNodesRequest) (*
 		draining[records.LastPart(kv.Key)] = true
 	}
 	sessions := results[0].KVs
-	counts := make([]records.Op, 0, len(sessions))
+	away, err := withoutSession(sessions, results[2].KVs)
+	if err != nil {
+		return nil, err
+	}
+	counts := make([]records.Op, 0, len(sessions)+len(away))
 	for _, kv := range sessions {
 		counts = append(counts, assignmentsCount(k, records.LastPart(kv.Key)))
+	}
+	for _, node := range away {
+		counts = append(counts, assignmentsCount(k, node.GetId()))
 	}
 	counted, err := s.read(ctx, "list nodes", counts)
 	if err != nil {
@@ -46,7 +55,30 @@ func (s *nodeService) List(ctx context.Context, _ *errandv1.ListNodesRequest) (*
 		response.Nodes = append(response.Nodes, publicNode(name, session, draining[name], counted[i].Count))
 	}
 	s.addScores(response.GetNodes()...)
+	for i, node := range away {
+		node.Draining, node.Sandboxes = draining[node.GetId()], counted[len(sessions)+i].Count
+	}
+	response.Nodes = append(response.Nodes, away...)
+	slices.SortFunc(response.Nodes, func(a, b *errandv1.Node) int { return strings.Compare(a.GetId(), b.GetId()) })
 	return response, nil
+}
+
+// withoutSession are the nodes that have none and that nobody has said to be dead.
+func withoutSession(sessions, infos []records.KV) (away []*errandv1.Node, err error) {
+	there := map[string]bool{}
+	for _, kv := range sessions {
+		there[records.LastPart(kv.Key)] = true
+	}
+	for _, kv := range infos {
+		name, info := records.LastPart(kv.Key), &recordv1.NodeInfo{}
+		if err := records.Decode(kv, info); err != nil {
+			return nil, fail(codes.Internal, "%w", err)
+		}
+		if !there[name] && info.GetRemoved() == nil {
+			away = append(away, &errandv1.Node{Id: name, Uuid: info.GetUuid(), Away: true})
+		}
+	}
+	return away, nil
 }
 
 // Get implements errandv1connect.NodeServiceHandler.
@@ -55,12 +87,20 @@ func (s *nodeService) Get(ctx context.Context, request *errandv1.GetNodeRequest)
 	if err := records.CheckName(name); err != nil {
 		return nil, invalid([]Violation{{Field: "id", Text: err.Error()}})
 	}
-	results, err := s.read(ctx, "get node "+name, []records.Op{records.Get(k.Node(name)), records.Get(k.Drain(name)), assignmentsCount(k, name)})
+	results, err := s.read(ctx, "get node "+name, []records.Op{records.Get(k.Node(name)), records.Get(k.Drain(name)), assignmentsCount(k, name), records.Get(k.NodeInfo(name))})
 	if err != nil {
 		return nil, err
 	}
 	if len(results[0].KVs) == 0 {
-		return nil, fail(codes.NodeNotFound, "no node %s is registered", name)
+		away, err := withoutSession(nil, results[3].KVs)
+		if err != nil {
+			return nil, err
+		}
+		if len(away) == 0 {
+			return nil, fail(codes.NodeNotFound, "no node %s is registered", name)
+		}
+		away[0].Draining, away[0].Sandboxes = len(results[1].KVs) > 0, results[2].Count
+		return &errandv1.GetNodeResponse{Node: away[0]}, nil
 	}
 	session := &recordv1.NodeSession{}
 	if err := records.Decode(results[0].KVs[0], session); err != nil {

@@ -102,6 +102,8 @@ type Machine struct {
 	epoch    int64
 	draining bool
 	reverted bool
+	// removed is the word by which this machine is dead, until the next session.
+	removed *recordv1.Removal
 	// leaving: the daemon is to end, and left: it may.
 	leaving, left bool
 	// reopening: a session is to follow one of solo whose key was taken away.

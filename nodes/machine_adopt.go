@@ -191,6 +191,10 @@ func (m *Machine) evict(then func()) {
 	if m.reverted {
 		cause, end = "its journal is an older copy", "the node's journal is an older copy, so its session was ended"
 	}
+	if by := m.removed.GetBy(); m.removed != nil {
+		cause = by + " had said that its machine was dead"
+		end = "the node's session ended, and " + cause
+	}
 	if m.meta.GetEpoch() < m.era.epoch {
 		cause, end = "the store was restored from a copy", "the store was restored from a copy, so the node's session was ended"
 	}

@@ -177,9 +177,10 @@ func (m *Machine) expel(p *placement, cause string) {
 // outlives tells whether a placement goes on though its session is over: nobody kills
 // it, and its run waits for this node's word however long that takes. What has not
 // come to its start has nothing to go on with. Where the journal or the store is an
-// older copy nothing goes on, for its run may be elsewhere.
+// older copy, or somebody has said that this machine is dead, nothing goes on, for its run
+// may be elsewhere.
 func (m *Machine) outlives(p *placement) bool {
-	return p.entry.GetUnfenced() && !p.ended() && p.startCalled && !m.reverted && !m.era.regressed
+	return p.entry.GetUnfenced() && !p.ended() && p.startCalled && !m.reverted && m.removed == nil && !m.era.regressed
 }
 
 // crowded tells whether something occupies the node that does not outlive its session.

@@ -50,6 +50,7 @@ func (m *Machine) judgeSession(loaded records.Result, try int) {
 		m.leaveStore()
 	}
 	m.enterEra()
+	m.hearWord(info.GetRemoved())
 	_, m.draining = loaded.First(loadedDrain)
 	kv, exists := loaded.First(loadedSession)
 	if !exists {
@@ -58,7 +59,7 @@ func (m *Machine) judgeSession(loaded records.Result, try int) {
 				m.open(info, infoMod, loaded.Responses[loadedAssignments].KVs, try)
 			}
 		}
-		if m.reopening && !m.reverted && m.epoch == m.meta.GetEpoch() {
+		if m.reopening && !m.reverted && m.removed == nil && m.epoch == m.meta.GetEpoch() {
 			open()
 		} else {
 			m.evict(open)
@@ -80,6 +81,17 @@ func (m *Machine) judgeSession(loaded records.Result, try int) {
 	}
 }
 
+// hearWord takes note of what somebody has said of this machine since its last session:
+// that it is dead. Its runs were given up by that, those too that wait for it, so nothing of
+// before goes on. The session that follows takes the word back.
+func (m *Machine) hearWord(removed *recordv1.Removal) {
+	if removed != nil && m.removed == nil {
+		m.log(actors.LogError, "this machine was said to be dead and is not: what it still runs is stopped, for its runs were given up by that",
+			"by", removed.GetBy(), "at", time.UnixMilli(removed.GetAt()).UTC().Format(time.RFC3339))
+	}
+	m.removed = removed
+}
+
 // refuseSession gives the start up; a node that was up already waits for somebody to
 // look at it.
 func (m *Machine) refuseSession(try int, err error) {
@@ -97,7 +109,7 @@ func (m *Machine) refuseSession(try int, err error) {
 // be that which the fence of this boot knows, and not be fenced. None is resumed by
 // an older copy of the journal, which may have forgotten what runs in it.
 func (m *Machine) resumable(kv records.KV, session *recordv1.NodeSession) bool {
-	if m.reverted || session.GetUuid() != m.meta.GetUuid() || session.GetBootId() != m.config.BootID || m.meta.GetBootId() != m.config.BootID {
+	if m.reverted || m.removed != nil || session.GetUuid() != m.meta.GetUuid() || session.GetBootId() != m.config.BootID || m.meta.GetBootId() != m.config.BootID {
 		return false
 	}
 	if m.leased() && (m.fenced() || m.tenure.fence.Session != kv.Create || !m.holds(kv)) {
@@ -188,7 +200,7 @@ func (m *Machine) enter(infoMod, lease int64, deadline time.Duration, try int) {
 
 // opened goes on with a session: what was held back is told now.
 func (m *Machine) opened(session int64) {
-	m.session, m.trouble, m.reverted, m.reopening = session, "", false, false
+	m.session, m.trouble, m.reverted, m.removed, m.reopening = session, "", false, nil, false
 	done := func() {
 		m.log(actors.LogInfo, "session", "node", m.config.ID, "session", m.session, "generation", m.meta.GetGeneration())
 		if m.phase < PhaseRegistered {

@@ -1,6 +1,7 @@
 package nodes
 
 import (
+	"strings"
 	"testing"
 	"time"
 
@@ -34,6 +35,19 @@ func (s *station) wantsRunning() {
 		if exit, ok := tell.Message.(*actorv1.Exited); ok {
 			s.t.Fatalf("told as %v", exit)
 		}
+	}
+}
+
+// sayDead puts the word that the node's machine is dead, as the API does.
+func (s *station) sayDead(by string) {
+	s.t.Helper()
+	kv, info := s.store.keys[s.keys.NodeInfo("n1")], &recordv1.NodeInfo{}
+	if err := records.Decode(kv, info); err != nil {
+		s.t.Fatal(err)
+	}
+	info.Removed = &recordv1.Removal{At: s.now.Milli(), By: by}
+	if result := s.lab.commit(s.keys.Remove("n1", kv.Mod, info)); !result.Succeeded {
+		s.t.Fatal("the word is not taken")
 	}
 }
 
@@ -123,5 +137,58 @@ func TestRunThatWaitsIsStoppedWhenTheStoreHasGoneBack(t *testing.T) {
 	s.live(2 * time.Second)
 	if b := s.boxes[fenceBox]; b != nil && b.alive {
 		t.Error("it runs")
+	}
+}
+
+// A machine that somebody has said to be dead, and that comes back all the same, has given
+// its runs away: it registers only when nothing of them runs any more.
+func TestNodeThatWasSaidToBeDeadRegistersEmpty(t *testing.T) {
+	for _, test := range []struct {
+		name string
+		back func(s *station)
+	}{
+		{name: "its daemon goes on", back: func(*station) {}},
+		{name: "its daemon is started anew", back: func(s *station) { s.launch() }},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			s := newWaitingStation(t, "running")
+			session := s.machine.session
+			s.cut()
+			s.live(2 * time.Minute)
+			s.guard()
+			s.wantsRunning()
+			s.deleteKey(s.keys.Node("n1"))
+			s.sayDead("alice")
+			s.lessor.err = nil
+			s.hang = func(verb SandboxVerb) error {
+				if verb == VerbKill || verb == VerbSignal {
+					return records.Errorf(records.ClassUnavailable, "it does not answer")
+				}
+				return nil
+			}
+			test.back(s)
+			s.live(20 * time.Second)
+			if s.machine.session != 0 && s.machine.session != session {
+				t.Fatalf("it registers as %d while what it has given away runs", s.machine.session)
+			}
+			if b := s.boxes[fenceBox]; b == nil || !b.alive {
+				t.Fatal("it does not run any more")
+			}
+			s.hang = nil
+			s.live(30 * time.Second)
+			if s.machine.session == session || s.machine.session == 0 || s.machine.fenced() || s.machine.removed != nil {
+				t.Fatalf("session %d after %d, fenced %t, removed %v", s.machine.session, session, s.machine.fenced(), s.machine.removed)
+			}
+			if b := s.boxes[fenceBox]; b != nil && b.alive {
+				t.Error("it runs")
+			}
+			if exit := heard[*actorv1.Exited](s).GetExit(); exit == nil || exit.Code != nil || !strings.Contains(exit.GetMessage(), "alice had said that its machine was dead") {
+				t.Errorf("told as %v", exit)
+			}
+			info := &recordv1.NodeInfo{}
+			if err := records.Decode(s.store.keys[s.keys.NodeInfo("n1")], info); err != nil || info.GetRemoved() != nil {
+				t.Errorf("its nodeinfo is %v, %v", info, err)
+			}
+		})
 	}
 }

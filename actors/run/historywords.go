@@ -89,6 +89,8 @@ func safeText(attempt *recordv1.Attempt) string {
 		return text + "its node found its cgroup empty"
 	case recordv1.SafeBy_SAFE_BY_FENCE:
 		return text + "its node's session was seen to be over, and the time has passed within which a node without one stops all that it runs"
+	case recordv1.SafeBy_SAFE_BY_WORD:
+		return text + "its node was away, and " + deadText(attempt.GetSafeWordBy())
 	case recordv1.SafeBy_SAFE_BY_VOID:
 		return text + "its node says that it never started it"
 	default:

@@ -53,6 +53,7 @@ func (a *absence) of(run *recordv1.Run) bool {
 func (m *Machine) sawNode(now actors.Instant, node records.KV, info records.KV) {
 	run := m.snapshot.run
 	if waitsForNode(run) {
+		m.snapshot.presence = presenceByWord(node, info)
 		return
 	}
 	if node.Create == run.GetPlacement().GetSession() {
@@ -68,6 +69,20 @@ func (m *Machine) sawNode(now actors.Instant, node records.KV, info records.KV) 
 	a.wait = max(a.wait, m.cfg.Loss.After(m.windowOf(info)))
 	left := a.since + a.wait - now.Mono
 	m.snapshot.presence = &presence{gone: true, left: max(0, left), over: max(0, -left)}
+}
+
+// presenceByWord is what the store says of a node that is waited for. However long it has
+// been away it is gone only when somebody has said, since its last session, that it is dead.
+func presenceByWord(node, info records.KV) *presence {
+	if node.Create != 0 {
+		// In another session too it is there, and what runs goes on.
+		return &presence{}
+	}
+	read := &recordv1.NodeInfo{}
+	if len(info.Value) == 0 || records.Decode(info, read) != nil || read.GetRemoved() == nil {
+		return &presence{away: true}
+	}
+	return &presence{gone: true, word: read.GetRemoved()}
 }
 
 // windowOf is how long a node may go on after its last confirmed renewal. One that
@@ -98,7 +113,8 @@ func (m *Machine) waitsForLoss(now actors.Instant) bool {
 }
 
 // waitsForNode tells whether a run is lost with no session: its node lets it go on, or
-// gives it back, and nobody else may take it before it has said so.
+// gives it back, and nobody else may take it before it has said so, or somebody that it
+// is dead.
 func waitsForNode(run *recordv1.Run) bool {
 	return run.GetSpec().GetRetry().GetOnNodeLoss() == recordv1.OnNodeLoss_ON_NODE_LOSS_WAIT
 }
@@ -107,7 +123,7 @@ func waitsForNode(run *recordv1.Run) bool {
 // has the session that the run was placed in.
 func lookForNode(now actors.Instant, s snapshot) (decision, bool) {
 	switch {
-	case !s.leased || waitsForNode(s.run):
+	case !s.leased:
 		return decision{}, false
 	case s.presence == nil:
 		return decision{change: changeAssignment}, true
@@ -122,12 +138,18 @@ func lookForNode(now actors.Instant, s snapshot) (decision, bool) {
 
 // lose ends an attempt with its node. What was asked of it before decides, as for any end
 // that nobody saw, only where it is not known whether the command was started; a
-// command that ran was ended by the fence at the latest.
+// command that ran was ended by the fence at the latest, or with its machine.
 func lose(now actors.Instant, s snapshot) decision {
 	run := proto.CloneOf(s.run)
 	node, session := run.GetPlacement().GetNode(), run.GetPlacement().GetSession()
-	noteSafe(run, recordv1.SafeBy_SAFE_BY_FENCE, milliAfter(now, -s.presence.over))
 	result := outcome{status: recordv1.Status_STATUS_FAILED, reason: recordv1.Reason_REASON_NODE_LOST, message: lostText(node)}
+	if word := s.presence.word; word != nil {
+		noteSafe(run, recordv1.SafeBy_SAFE_BY_WORD, word.GetAt())
+		attemptOf(run).SafeWordBy = bounded(word.GetBy())
+		result.message = lostByWordText(node, word)
+	} else {
+		noteSafe(run, recordv1.SafeBy_SAFE_BY_FENCE, milliAfter(now, -s.presence.over))
+	}
 	if phaseOf(run) == placed {
 		if stopped, ok := stoppedUnseen(run, recordv1.Reason_REASON_START_UNKNOWN, nil); ok {
 			result = stopped

@@ -331,6 +331,10 @@ func (m *Machine) look(now actors.Instant, r request, d decision) {
 	if d.seek {
 		again = m.seek(now)
 	}
+	if seen := m.snapshot.presence; seen != nil && seen.away {
+		// Nobody need tell it that its node was said to be dead.
+		again = min(again, awayLook)
+	}
 	m.endRoundOf(now, r, d)
 	if w, ok := r.(wake); ok && w.shard != nil {
 		m.awake(*w.shard, w.node, beforeStartDeadline(now, m.snapshot.run, again))

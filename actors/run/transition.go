@@ -131,6 +131,9 @@ type presence struct {
 	// left is how long a run must still wait for it that is gone, over how long ago that
 	// wait has ended.
 	left, over time.Duration
+	// away: it is waited for, and has no session now. word is that by which it is gone.
+	away bool
+	word *recordv1.Removal
 }
 
 // change is the transaction that a decision needs.

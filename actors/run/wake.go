@@ -22,6 +22,8 @@ const (
 	// startAheadMax is how far ahead of the clock here a node's may be that dates a
 	// start.
 	startAheadMax = time.Hour
+	// awayLook is how often a run is looked at that waits for a node without a session.
+	awayLook = 30 * time.Second
 	// unboundedLook is when to look at a run for which no clock runs.
 	unboundedLook = time.Hour
 	// unhealthyLook is when to look again while the wall clock can not be trusted.

@@ -287,7 +287,7 @@ func (e *explanation) atNode(seen Unrecorded) {
 	if seen.Node == nil {
 		e.add(CauseNodeSilent, 0, node, run.GetAttempt(), "node %s did not answer", node)
 		if waitsForNode(run) {
-			e.add(CauseWaitsForNode, 0, node, run.GetAttempt(), "it asked to wait for its node, however long that is away: what runs there goes on, and nobody else takes the run")
+			e.add(CauseWaitsForNode, 0, node, run.GetAttempt(), "it asked to wait for its node, however long that is away: what runs there goes on, and nobody else takes the run; if its machine is dead for good, errand node rm %s --i-know-it-is-dead ends it", node)
 		}
 		return
 	}

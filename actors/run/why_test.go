@@ -199,7 +199,7 @@ func whyPlaced(in func(phase, ...func(*recordv1.Run)) *recordv1.Run, node func(a
 				r.Spec.Retry = &recordv1.Retry{OnNodeLoss: recordv1.OnNodeLoss_ON_NODE_LOSS_WAIT}
 			}), Unrecorded{}, []string{
 				"NODE_SILENT node n1 did not answer",
-				"WAITS_FOR_NODE it asked to wait for its node, however long that is away: what runs there goes on, and nobody else takes the run", timeout,
+				"WAITS_FOR_NODE it asked to wait for its node, however long that is away: what runs there goes on, and nobody else takes the run; if its machine is dead for good, errand node rm n1 --i-know-it-is-dead ends it", timeout,
 			},
 		},
 		{"its node knows nothing", in(placed), Unrecorded{Node: &actorv1.Described{Node: "n1"}}, []string{"NODE_UNAWARE node n1 does not know of this placement yet, or not any more", deadline}},

@@ -48,6 +48,14 @@ func lostText(node string) string {
 	return "node " + node + " was lost: its session ended and it has not told how the command ended"
 }
 
+func lostByWordText(node string, word *recordv1.Removal) string {
+	return "node " + node + " was lost: " + deadText(word.GetBy()) + ", at " + time.UnixMilli(word.GetAt()).UTC().Format(time.RFC3339) +
+		", and it had not told how the command ended"
+}
+
+// deadText says by whose word a node is dead.
+func deadText(by string) string { return bounded(by) + " has said that it is dead" }
+
 func contradiction(node string) string {
 	return "node " + node + " said that the command was started and then that it never was"
 }

@@ -28,6 +28,13 @@ func (c *Client) CheckNode(ctx context.Context, id string) (*errandv1.CheckNodeR
 	return call(ctx, c, "check node "+id, c.services.Nodes.Check, &errandv1.CheckNodeRequest{Id: id})
 }
 
+// RemoveNode gives the caller's word, by whom it may say, that a node's machine is dead
+// for good, and returns what was lost by it. Without dead nothing is done, and the answer
+// is what would be. It may be repeated.
+func (c *Client) RemoveNode(ctx context.Context, id string, dead bool, by string) (*errandv1.RemoveNodeResponse, error) {
+	return call(ctx, c, "remove node "+id, c.services.Nodes.Remove, &errandv1.RemoveNodeRequest{Id: id, Dead: dead, By: by})
+}
+
 // Images returns the images that the node holds.
 func (c *Client) Images(ctx context.Context) ([]*errandv1.Image, error) {
 	response, err := call(ctx, c, "list images", c.services.Images.List, &errandv1.ListImagesRequest{})

@@ -33,6 +33,7 @@ const (
 	LogLost             Code = "LOG_LOST"
 	ListAgain           Code = "LIST_AGAIN"
 	NodeNotFound        Code = "NODE_NOT_FOUND"
+	NodeHasSession      Code = "NODE_HAS_SESSION"
 	NodeStopping        Code = "NODE_STOPPING"
 	NoImages            Code = "NO_IMAGES"
 	ImageInvalid        Code = "IMAGE_INVALID"
@@ -107,6 +108,7 @@ var table = [...]Meaning{
 	{LogLost, connect.CodeDataLoss, "The command was started and there is no log of it: no output was recorded, or its files are gone. The text tells which.", false},
 	{ListAgain, connect.CodeOutOfRange, "What changed since this position can not be told any more, or the position is another store's: list again and go on from that list's position.", false},
 	{NodeNotFound, connect.CodeNotFound, "No node of this name is registered.", false},
+	{NodeHasSession, connect.CodeFailedPrecondition, "The node has a session, so it is not known to be dead: its daemon is to be stopped first, or its machine switched off.", false},
 	{NodeStopping, connect.CodeUnavailable, "The node is stopping; call again and it, or another, goes on.", true},
 	{NoImages, connect.CodeFailedPrecondition, "The node keeps no images: its containerd driver is not enabled.", false},
 	{ImageInvalid, connect.CodeInvalidArgument, "The archive is cut short, holds no image, or unpacks to far more than it is.", false},

@@ -49,6 +49,8 @@ type Server struct {
 	Causes    map[string][]*errandv1.Cause
 	Histories map[string]*errandv1.RunHistory
 	NodePulls []*errandv1.ImagePull
+	// Removals are what is lost with nodes that are away; a node that is not is refused.
+	Removals map[string]*errandv1.RemoveNodeResponse
 	// NodeCheck is what a check finds; nil is none.
 	NodeCheck *errandv1.CheckNodeResponse
 	// Attached serves each Attach after its first message; nil refuses them.

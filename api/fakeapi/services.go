@@ -392,3 +392,21 @@ func (n *nodeService) Check(_ context.Context, request *errandv1.CheckNodeReques
 	}
 	return n.NodeCheck, nil
 }
+
+func (n *nodeService) Remove(_ context.Context, request *errandv1.RemoveNodeRequest) (*errandv1.RemoveNodeResponse, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for _, node := range n.Nodes {
+		if node.GetId() == request.GetId() && !node.GetAway() {
+			return nil, Fail(connect.CodeFailedPrecondition, "NODE_HAS_SESSION", "node "+request.GetId()+" has a session")
+		}
+	}
+	lost := n.Removals[request.GetId()]
+	if lost == nil {
+		return nil, Fail(connect.CodeNotFound, "NODE_NOT_FOUND", "no node "+request.GetId()+" was ever registered")
+	}
+	if request.GetDead() && lost.GetRemovedAt() == nil {
+		lost.RemovedAt, lost.RemovedBy = timestamppb.Now(), request.GetBy()
+	}
+	return proto.CloneOf(lost), nil
+}

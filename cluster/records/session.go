@@ -26,6 +26,18 @@ func (k Keys) Unregister(node string, mod int64) Txn {
 	return Txn{If: []Compare{unchanged(k.Node(node), mod)}, Then: []Op{del(k.Node(node))}, Else: k.LoadSession(node).Then}
 }
 
+// Remove takes the word that a node's machine is dead, which has no session and whose
+// nodeinfo was read at infoMod: info is that nodeinfo with the word. Its Else answers what
+// LoadSession does. The word and a session exclude each other, so whoever reads the word
+// knows that it is about the session of before.
+func (k Keys) Remove(node string, infoMod int64, info *recordv1.NodeInfo) Txn {
+	return Txn{
+		If:   []Compare{absent(k.Node(node)), unchanged(k.NodeInfo(node), infoMod)},
+		Then: []Op{put(k.NodeInfo(node), Encode(info)), del(k.Drain(node))},
+		Else: k.LoadSession(node).Then,
+	}
+}
+
 // Resume updates what a session says of its node (address, version) and keeps
 // the session.
 func (k Keys) Resume(node string, mod int64, session *recordv1.NodeSession, lease int64) Txn {

@@ -48,7 +48,10 @@ type Node struct {
 	Silent bool `protobuf:"varint,15,opt,name=silent,proto3" json:"silent,omitempty"`
 	// The drivers that could not start what runs have brought there, as far as the node
 	// that answers has met that itself.
-	LostScore     []*LostScore `protobuf:"bytes,16,rep,name=lost_score,json=lostScore,proto3" json:"lost_score,omitempty"`
+	LostScore []*LostScore `protobuf:"bytes,16,rep,name=lost_score,json=lostScore,proto3" json:"lost_score,omitempty"`
+	// It has no session: its daemon does not run, or can not reach the store. Nothing else is
+	// known of it then than id, uuid and sandboxes, the runs that are still placed there.
+	Away          bool `protobuf:"varint,17,opt,name=away,proto3" json:"away,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -193,6 +196,13 @@ func (x *Node) GetLostScore() []*LostScore {
 		return x.LostScore
 	}
 	return nil
+}
+
+func (x *Node) GetAway() bool {
+	if x != nil {
+		return x.Away
+	}
+	return false
 }
 
 // LostScore says that other nodes are asked rather than this one to start sandboxes of a
@@ -570,6 +580,151 @@ func (x *GetNodeResponse) GetPulls() []*ImagePull {
 	return nil
 }
 
+type RemoveNodeRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Id    string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	// The machine is known to be dead. Without it nothing is done, and the answer says what
+	// would be.
+	Dead bool `protobuf:"varint,2,opt,name=dead,proto3" json:"dead,omitempty"`
+	// Who says so, for the records; "api" when empty.
+	By            string `protobuf:"bytes,3,opt,name=by,proto3" json:"by,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RemoveNodeRequest) Reset() {
+	*x = RemoveNodeRequest{}
+	mi := &file_errand_v1_node_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RemoveNodeRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RemoveNodeRequest) ProtoMessage() {}
+
+func (x *RemoveNodeRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_errand_v1_node_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RemoveNodeRequest.ProtoReflect.Descriptor instead.
+func (*RemoveNodeRequest) Descriptor() ([]byte, []int) {
+	return file_errand_v1_node_proto_rawDescGZIP(), []int{7}
+}
+
+func (x *RemoveNodeRequest) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *RemoveNodeRequest) GetDead() bool {
+	if x != nil {
+		return x.Dead
+	}
+	return false
+}
+
+func (x *RemoveNodeRequest) GetBy() string {
+	if x != nil {
+		return x.By
+	}
+	return ""
+}
+
+type RemoveNodeResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// When the node was taken for dead, and by whose word; absent if nothing was done.
+	RemovedAt *timestamppb.Timestamp `protobuf:"bytes,1,opt,name=removed_at,json=removedAt,proto3" json:"removed_at,omitempty"`
+	RemovedBy string                 `protobuf:"bytes,2,opt,name=removed_by,json=removedBy,proto3" json:"removed_by,omitempty"`
+	// The runs that waited for the node, in order, at most 1000 of them: FAILED with
+	// NODE_LOST by that word.
+	Waiting []string `protobuf:"bytes,3,rep,name=waiting,proto3" json:"waiting,omitempty"`
+	// How many there were.
+	WaitingCount int64 `protobuf:"varint,4,opt,name=waiting_count,json=waitingCount,proto3" json:"waiting_count,omitempty"`
+	// How many others were placed there. They are lost as ever: when a node without a session
+	// must have stopped all that it runs.
+	OthersCount   int64 `protobuf:"varint,5,opt,name=others_count,json=othersCount,proto3" json:"others_count,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RemoveNodeResponse) Reset() {
+	*x = RemoveNodeResponse{}
+	mi := &file_errand_v1_node_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RemoveNodeResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RemoveNodeResponse) ProtoMessage() {}
+
+func (x *RemoveNodeResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_errand_v1_node_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RemoveNodeResponse.ProtoReflect.Descriptor instead.
+func (*RemoveNodeResponse) Descriptor() ([]byte, []int) {
+	return file_errand_v1_node_proto_rawDescGZIP(), []int{8}
+}
+
+func (x *RemoveNodeResponse) GetRemovedAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.RemovedAt
+	}
+	return nil
+}
+
+func (x *RemoveNodeResponse) GetRemovedBy() string {
+	if x != nil {
+		return x.RemovedBy
+	}
+	return ""
+}
+
+func (x *RemoveNodeResponse) GetWaiting() []string {
+	if x != nil {
+		return x.Waiting
+	}
+	return nil
+}
+
+func (x *RemoveNodeResponse) GetWaitingCount() int64 {
+	if x != nil {
+		return x.WaitingCount
+	}
+	return 0
+}
+
+func (x *RemoveNodeResponse) GetOthersCount() int64 {
+	if x != nil {
+		return x.OthersCount
+	}
+	return 0
+}
+
 type CheckNodeRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Empty for the node that answers; another one is asked at its own address.
@@ -580,7 +735,7 @@ type CheckNodeRequest struct {
 
 func (x *CheckNodeRequest) Reset() {
 	*x = CheckNodeRequest{}
-	mi := &file_errand_v1_node_proto_msgTypes[7]
+	mi := &file_errand_v1_node_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -592,7 +747,7 @@ func (x *CheckNodeRequest) String() string {
 func (*CheckNodeRequest) ProtoMessage() {}
 
 func (x *CheckNodeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_errand_v1_node_proto_msgTypes[7]
+	mi := &file_errand_v1_node_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -605,7 +760,7 @@ func (x *CheckNodeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckNodeRequest.ProtoReflect.Descriptor instead.
 func (*CheckNodeRequest) Descriptor() ([]byte, []int) {
-	return file_errand_v1_node_proto_rawDescGZIP(), []int{7}
+	return file_errand_v1_node_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *CheckNodeRequest) GetId() string {
@@ -637,7 +792,7 @@ type CheckNodeResponse struct {
 
 func (x *CheckNodeResponse) Reset() {
 	*x = CheckNodeResponse{}
-	mi := &file_errand_v1_node_proto_msgTypes[8]
+	mi := &file_errand_v1_node_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -649,7 +804,7 @@ func (x *CheckNodeResponse) String() string {
 func (*CheckNodeResponse) ProtoMessage() {}
 
 func (x *CheckNodeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_errand_v1_node_proto_msgTypes[8]
+	mi := &file_errand_v1_node_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -662,7 +817,7 @@ func (x *CheckNodeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckNodeResponse.ProtoReflect.Descriptor instead.
 func (*CheckNodeResponse) Descriptor() ([]byte, []int) {
-	return file_errand_v1_node_proto_rawDescGZIP(), []int{8}
+	return file_errand_v1_node_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *CheckNodeResponse) GetId() string {
@@ -748,7 +903,7 @@ type Leftover struct {
 
 func (x *Leftover) Reset() {
 	*x = Leftover{}
-	mi := &file_errand_v1_node_proto_msgTypes[9]
+	mi := &file_errand_v1_node_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -760,7 +915,7 @@ func (x *Leftover) String() string {
 func (*Leftover) ProtoMessage() {}
 
 func (x *Leftover) ProtoReflect() protoreflect.Message {
-	mi := &file_errand_v1_node_proto_msgTypes[9]
+	mi := &file_errand_v1_node_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -773,7 +928,7 @@ func (x *Leftover) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Leftover.ProtoReflect.Descriptor instead.
 func (*Leftover) Descriptor() ([]byte, []int) {
-	return file_errand_v1_node_proto_rawDescGZIP(), []int{9}
+	return file_errand_v1_node_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *Leftover) GetKind() string {
@@ -843,7 +998,7 @@ var File_errand_v1_node_proto protoreflect.FileDescriptor
 
 const file_errand_v1_node_proto_rawDesc = "" +
 	"\n" +
-	"\x14errand/v1/node.proto\x12\terrand.v1\x1a\x15errand/v1/image.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xa7\x04\n" +
+	"\x14errand/v1/node.proto\x12\terrand.v1\x1a\x15errand/v1/image.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xbb\x04\n" +
 	"\x04Node\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x12\n" +
 	"\x04uuid\x18\x02 \x01(\tR\x04uuid\x12\x18\n" +
@@ -863,7 +1018,8 @@ const file_errand_v1_node_proto_rawDesc = "" +
 	"\x11quarantined_count\x18\x0e \x01(\x03R\x10quarantinedCount\x12\x16\n" +
 	"\x06silent\x18\x0f \x01(\bR\x06silent\x123\n" +
 	"\n" +
-	"lost_score\x18\x10 \x03(\v2\x14.errand.v1.LostScoreR\tlostScore\"\xc1\x01\n" +
+	"lost_score\x18\x10 \x03(\v2\x14.errand.v1.LostScoreR\tlostScore\x12\x12\n" +
+	"\x04away\x18\x11 \x01(\bR\x04away\"\xc1\x01\n" +
 	"\tLostScore\x12\x16\n" +
 	"\x06driver\x18\x01 \x01(\tR\x06driver\x12\x12\n" +
 	"\x04runs\x18\x02 \x01(\x05R\x04runs\x12\x14\n" +
@@ -887,7 +1043,19 @@ const file_errand_v1_node_proto_rawDesc = "" +
 	"\x02id\x18\x01 \x01(\tR\x02id\"b\n" +
 	"\x0fGetNodeResponse\x12#\n" +
 	"\x04node\x18\x01 \x01(\v2\x0f.errand.v1.NodeR\x04node\x12*\n" +
-	"\x05pulls\x18\x02 \x03(\v2\x14.errand.v1.ImagePullR\x05pulls\"\"\n" +
+	"\x05pulls\x18\x02 \x03(\v2\x14.errand.v1.ImagePullR\x05pulls\"G\n" +
+	"\x11RemoveNodeRequest\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\x12\x12\n" +
+	"\x04dead\x18\x02 \x01(\bR\x04dead\x12\x0e\n" +
+	"\x02by\x18\x03 \x01(\tR\x02by\"\xd0\x01\n" +
+	"\x12RemoveNodeResponse\x129\n" +
+	"\n" +
+	"removed_at\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampR\tremovedAt\x12\x1d\n" +
+	"\n" +
+	"removed_by\x18\x02 \x01(\tR\tremovedBy\x12\x18\n" +
+	"\awaiting\x18\x03 \x03(\tR\awaiting\x12#\n" +
+	"\rwaiting_count\x18\x04 \x01(\x03R\fwaitingCount\x12!\n" +
+	"\fothers_count\x18\x05 \x01(\x03R\vothersCount\"\"\n" +
 	"\x10CheckNodeRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\"\x81\x02\n" +
 	"\x11CheckNodeResponse\x12\x0e\n" +
@@ -910,11 +1078,12 @@ const file_errand_v1_node_proto_rawDesc = "" +
 	"\x05since\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\x12\x1a\n" +
 	"\bremoving\x18\a \x01(\bR\bremoving\x12\x16\n" +
 	"\x06reason\x18\b \x01(\tR\x06reason\x12\x18\n" +
-	"\aoutlook\x18\t \x01(\tR\aoutlook2\xd2\x01\n" +
+	"\aoutlook\x18\t \x01(\tR\aoutlook2\x99\x02\n" +
 	"\vNodeService\x12A\n" +
 	"\x04List\x12\x1b.errand.v1.ListNodesRequest\x1a\x1c.errand.v1.ListNodesResponse\x12<\n" +
 	"\x03Get\x12\x19.errand.v1.GetNodeRequest\x1a\x1a.errand.v1.GetNodeResponse\x12B\n" +
-	"\x05Check\x12\x1b.errand.v1.CheckNodeRequest\x1a\x1c.errand.v1.CheckNodeResponseB:Z8github.com/errand-run/errand/messages/errand/v1;errandv1b\x06proto3"
+	"\x05Check\x12\x1b.errand.v1.CheckNodeRequest\x1a\x1c.errand.v1.CheckNodeResponse\x12E\n" +
+	"\x06Remove\x12\x1c.errand.v1.RemoveNodeRequest\x1a\x1d.errand.v1.RemoveNodeResponseB:Z8github.com/errand-run/errand/messages/errand/v1;errandv1b\x06proto3"
 
 var (
 	file_errand_v1_node_proto_rawDescOnce sync.Once
@@ -928,7 +1097,7 @@ func file_errand_v1_node_proto_rawDescGZIP() []byte {
 	return file_errand_v1_node_proto_rawDescData
 }
 
-var file_errand_v1_node_proto_msgTypes = make([]protoimpl.MessageInfo, 10)
+var file_errand_v1_node_proto_msgTypes = make([]protoimpl.MessageInfo, 12)
 var file_errand_v1_node_proto_goTypes = []any{
 	(*Node)(nil),                  // 0: errand.v1.Node
 	(*LostScore)(nil),             // 1: errand.v1.LostScore
@@ -937,37 +1106,42 @@ var file_errand_v1_node_proto_goTypes = []any{
 	(*ListNodesResponse)(nil),     // 4: errand.v1.ListNodesResponse
 	(*GetNodeRequest)(nil),        // 5: errand.v1.GetNodeRequest
 	(*GetNodeResponse)(nil),       // 6: errand.v1.GetNodeResponse
-	(*CheckNodeRequest)(nil),      // 7: errand.v1.CheckNodeRequest
-	(*CheckNodeResponse)(nil),     // 8: errand.v1.CheckNodeResponse
-	(*Leftover)(nil),              // 9: errand.v1.Leftover
-	(*timestamppb.Timestamp)(nil), // 10: google.protobuf.Timestamp
-	(*ImagePull)(nil),             // 11: errand.v1.ImagePull
+	(*RemoveNodeRequest)(nil),     // 7: errand.v1.RemoveNodeRequest
+	(*RemoveNodeResponse)(nil),    // 8: errand.v1.RemoveNodeResponse
+	(*CheckNodeRequest)(nil),      // 9: errand.v1.CheckNodeRequest
+	(*CheckNodeResponse)(nil),     // 10: errand.v1.CheckNodeResponse
+	(*Leftover)(nil),              // 11: errand.v1.Leftover
+	(*timestamppb.Timestamp)(nil), // 12: google.protobuf.Timestamp
+	(*ImagePull)(nil),             // 13: errand.v1.ImagePull
 }
 var file_errand_v1_node_proto_depIdxs = []int32{
-	10, // 0: errand.v1.Node.registered_at:type_name -> google.protobuf.Timestamp
+	12, // 0: errand.v1.Node.registered_at:type_name -> google.protobuf.Timestamp
 	2,  // 1: errand.v1.Node.quarantined:type_name -> errand.v1.Quarantined
 	1,  // 2: errand.v1.Node.lost_score:type_name -> errand.v1.LostScore
-	10, // 3: errand.v1.LostScore.at:type_name -> google.protobuf.Timestamp
-	10, // 4: errand.v1.LostScore.until:type_name -> google.protobuf.Timestamp
-	10, // 5: errand.v1.Quarantined.since:type_name -> google.protobuf.Timestamp
-	10, // 6: errand.v1.Quarantined.until:type_name -> google.protobuf.Timestamp
+	12, // 3: errand.v1.LostScore.at:type_name -> google.protobuf.Timestamp
+	12, // 4: errand.v1.LostScore.until:type_name -> google.protobuf.Timestamp
+	12, // 5: errand.v1.Quarantined.since:type_name -> google.protobuf.Timestamp
+	12, // 6: errand.v1.Quarantined.until:type_name -> google.protobuf.Timestamp
 	0,  // 7: errand.v1.ListNodesResponse.nodes:type_name -> errand.v1.Node
 	0,  // 8: errand.v1.GetNodeResponse.node:type_name -> errand.v1.Node
-	11, // 9: errand.v1.GetNodeResponse.pulls:type_name -> errand.v1.ImagePull
-	9,  // 10: errand.v1.CheckNodeResponse.left:type_name -> errand.v1.Leftover
-	9,  // 11: errand.v1.CheckNodeResponse.kept:type_name -> errand.v1.Leftover
-	10, // 12: errand.v1.Leftover.since:type_name -> google.protobuf.Timestamp
-	3,  // 13: errand.v1.NodeService.List:input_type -> errand.v1.ListNodesRequest
-	5,  // 14: errand.v1.NodeService.Get:input_type -> errand.v1.GetNodeRequest
-	7,  // 15: errand.v1.NodeService.Check:input_type -> errand.v1.CheckNodeRequest
-	4,  // 16: errand.v1.NodeService.List:output_type -> errand.v1.ListNodesResponse
-	6,  // 17: errand.v1.NodeService.Get:output_type -> errand.v1.GetNodeResponse
-	8,  // 18: errand.v1.NodeService.Check:output_type -> errand.v1.CheckNodeResponse
-	16, // [16:19] is the sub-list for method output_type
-	13, // [13:16] is the sub-list for method input_type
-	13, // [13:13] is the sub-list for extension type_name
-	13, // [13:13] is the sub-list for extension extendee
-	0,  // [0:13] is the sub-list for field type_name
+	13, // 9: errand.v1.GetNodeResponse.pulls:type_name -> errand.v1.ImagePull
+	12, // 10: errand.v1.RemoveNodeResponse.removed_at:type_name -> google.protobuf.Timestamp
+	11, // 11: errand.v1.CheckNodeResponse.left:type_name -> errand.v1.Leftover
+	11, // 12: errand.v1.CheckNodeResponse.kept:type_name -> errand.v1.Leftover
+	12, // 13: errand.v1.Leftover.since:type_name -> google.protobuf.Timestamp
+	3,  // 14: errand.v1.NodeService.List:input_type -> errand.v1.ListNodesRequest
+	5,  // 15: errand.v1.NodeService.Get:input_type -> errand.v1.GetNodeRequest
+	9,  // 16: errand.v1.NodeService.Check:input_type -> errand.v1.CheckNodeRequest
+	7,  // 17: errand.v1.NodeService.Remove:input_type -> errand.v1.RemoveNodeRequest
+	4,  // 18: errand.v1.NodeService.List:output_type -> errand.v1.ListNodesResponse
+	6,  // 19: errand.v1.NodeService.Get:output_type -> errand.v1.GetNodeResponse
+	10, // 20: errand.v1.NodeService.Check:output_type -> errand.v1.CheckNodeResponse
+	8,  // 21: errand.v1.NodeService.Remove:output_type -> errand.v1.RemoveNodeResponse
+	18, // [18:22] is the sub-list for method output_type
+	14, // [14:18] is the sub-list for method input_type
+	14, // [14:14] is the sub-list for extension type_name
+	14, // [14:14] is the sub-list for extension extendee
+	0,  // [0:14] is the sub-list for field type_name
 }
 
 func init() { file_errand_v1_node_proto_init() }
@@ -982,7 +1156,7 @@ func file_errand_v1_node_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_errand_v1_node_proto_rawDesc), len(file_errand_v1_node_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   10,
+			NumMessages:   12,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -950,8 +950,8 @@ type Attempt struct {
 	// be running any more. Absent while that is not known.
 	SafeAt *timestamppb.Timestamp `protobuf:"bytes,14,opt,name=safe_at,json=safeAt,proto3" json:"safe_at,omitempty"`
 	// By what that is known: EMPTY (its node found its cgroup empty), FENCE (a node without
-	// a session has stopped all that it runs by then) or VOID (its node says that it never
-	// started).
+	// a session has stopped all that it runs by then), VOID (its node says that it never
+	// started) or WORD (somebody, who is named in its history, has said that its node is dead).
 	SafeBy string `protobuf:"bytes,15,opt,name=safe_by,json=safeBy,proto3" json:"safe_by,omitempty"`
 	// When a daemon that was started anew last took the running command over; known when
 	// the attempt has ended.

@@ -70,7 +70,7 @@ func TestBadCommandLinesNameWhatIsWrong(t *testing.T) {
 		"unknown flag":                {[]string{"runs", "--nope"}, []string{"--nope", "errand runs --help"}},
 		"unknown command":             {[]string{"rums"}, []string{"rums", "runs"}},
 		"unknown subcommand":          {[]string{"image", "imprt"}, []string{"errand image import"}},
-		"unknown node command":        {[]string{"node", "rm"}, []string{"errand node", "rm"}},
+		"unknown node command":        {[]string{"node", "rn"}, []string{"errand node", "rn"}},
 		"help on nothing":             {[]string{"help", "rums"}, []string{"rums", "errand --help"}},
 		"help on no image command":    {[]string{"help", "image", "imprt"}, []string{"errand image import"}},
 		"completion of no shell":      {[]string{"completion", "tcsh"}, []string{"tcsh", "errand completion --help"}},

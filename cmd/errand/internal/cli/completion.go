@@ -20,6 +20,33 @@ const (
 func anyRun(errandv1.Status) bool           { return true }
 func activeRun(status errandv1.Status) bool { return !terminal(status) }
 
+// completeNode offers the nodes that a command can be about, as completeRun does.
+func (a *app) completeNode(wanted func(*errandv1.Node) bool) cobra.CompletionFunc {
+	return func(cmd *cobra.Command, args []string, typed string) ([]cobra.Completion, cobra.ShellCompDirective) {
+		c, err := a.connect()
+		if err != nil || len(args) > 0 {
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		}
+		ctx := cmd.Context()
+		if ctx == nil {
+			ctx = context.Background()
+		}
+		ctx, cancel := context.WithTimeout(ctx, completionTimeout)
+		defer cancel()
+		nodes, err := c.once.Nodes(ctx)
+		if err != nil {
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		}
+		var found []cobra.Completion
+		for _, node := range nodes {
+			if id := node.GetId(); wanted(node) && strings.HasPrefix(id, typed) {
+				found = append(found, cobra.CompletionWithDesc(id, viewNode(node).stateText()))
+			}
+		}
+		return found, cobra.ShellCompDirectiveNoFileComp
+	}
+}
+
 // completeRun offers the ids of the runs that a command can be about. Without a
 // node it offers nothing: a shell prompt is no place for errors.
 func (a *app) completeRun(wanted func(errandv1.Status) bool) cobra.CompletionFunc {

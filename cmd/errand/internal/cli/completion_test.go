@@ -11,7 +11,7 @@ import (
 )
 
 func completionServer(t *testing.T) *fakeapi.Server {
-	s := startFake(t, nil)
+	s := startFake(t, func(s *fakeapi.Server) { s.Nodes = []*errandv1.Node{{Id: "n1"}, {Id: "n2", Away: true}} })
 	s.Add(&errandv1.Run{Id: "r.default.done", Name: "n1", Status: errandv1.Status_STATUS_SUCCEEDED})
 	s.Add(&errandv1.Run{Id: "r.default.going", Status: errandv1.Status_STATUS_RUNNING})
 	return s
@@ -29,6 +29,8 @@ func TestCompletionOffersWhatTheCommandCanBeAbout(t *testing.T) {
 		"runs --status |":        "PENDING RUNNING SUCCEEDED FAILED TIMED_OUT CANCELED SKIPPED",
 		"runs -o |":              "table json yaml",
 		"logs --stream |":        "stdout stderr",
+		"node rm |":              "n2\taway",
+		"node rm n2 |":           "",
 		"|sh":                    "show\tShow a run and its attempts",
 		"image |":                "import\tImport the images of a docker or OCI archive ls\tList the images of the node pull\tHave the node fetch an image from its registry rm\tRemove an image of the node",
 	} {

@@ -22,6 +22,7 @@ type nodeView struct {
 	Sandboxes    int64      `json:"sandboxes"`
 	SandboxesMax int64      `json:"sandboxesMax"`
 	Draining     bool       `json:"draining"`
+	Away         bool       `json:"away"`
 	BootID       string     `json:"bootId"`
 	RegisteredAt *time.Time `json:"registeredAt,omitempty"`
 	// LostScore are the drivers that could not start what runs have brought there.
@@ -41,7 +42,7 @@ func viewNode(node *errandv1.Node) nodeView {
 	view := nodeView{
 		ID: node.GetId(), UUID: node.GetUuid(), Address: node.GetAddress(), Version: node.GetVersion(),
 		Drivers: append([]string{}, node.GetDrivers()...), CPUMillis: node.GetCpuMillis(), MemoryBytes: node.GetMemoryBytes(),
-		Sandboxes: node.GetSandboxes(), SandboxesMax: node.GetSandboxesMax(), Draining: node.GetDraining(),
+		Sandboxes: node.GetSandboxes(), SandboxesMax: node.GetSandboxesMax(), Draining: node.GetDraining(), Away: node.GetAway(),
 		BootID: node.GetBootId(), RegisteredAt: instant(node.GetRegisteredAt()),
 	}
 	for _, l := range node.GetLostScore() {
@@ -55,7 +56,10 @@ func viewNode(node *errandv1.Node) nodeView {
 // stateText says in a word or two how the node is.
 func (v nodeView) stateText() string {
 	state := "ready"
-	if v.Draining {
+	switch {
+	case v.Away:
+		return "away"
+	case v.Draining:
 		state = "draining"
 	}
 	if len(v.LostScore) > 0 {
@@ -67,7 +71,7 @@ func (v nodeView) stateText() string {
 func (a *app) nodeCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:               "node",
-		Short:             "List, show and check the nodes",
+		Short:             "List, show, check and remove nodes",
 		RunE:              group,
 		ValidArgsFunction: cobra.NoFileCompletions,
 	}
@@ -77,7 +81,7 @@ func (a *app) nodeCommand() *cobra.Command {
 			return c.explain(err)
 		}
 		return a.printNodes(nodes)
-	}), a.nodeShowCommand(), a.nodeCheckCommand())
+	}), a.nodeShowCommand(), a.nodeCheckCommand(), a.nodeRemoveCommand())
 	return cmd
 }
 

@@ -154,7 +154,10 @@ func (a *app) writeTitled(title string, header []string, rows [][]string) error 
 
 func (a *app) nodeFields(view nodeDetailView) []field {
 	state, quarantine := view.stateText(), strconv.FormatInt(view.QuarantinedCount, 10)+" sandboxes and outcomes"
-	if view.Silent {
+	switch {
+	case view.Away:
+		state, quarantine = state+": it has no session, so its daemon does not run or can not reach the store", ""
+	case view.Silent:
 		state, quarantine = state+"; the node did not answer, this is what the store knows", ""
 	}
 	registered := ""

@@ -476,6 +476,8 @@ const (
 	SafeBy_SAFE_BY_FENCE SafeBy = 2
 	// Its node says that it never started.
 	SafeBy_SAFE_BY_VOID SafeBy = 3
+	// Somebody has said that its node is dead.
+	SafeBy_SAFE_BY_WORD SafeBy = 4
 )
 
 // Enum value maps for SafeBy.
@@ -485,12 +487,14 @@ var (
 		1: "SAFE_BY_EMPTY",
 		2: "SAFE_BY_FENCE",
 		3: "SAFE_BY_VOID",
+		4: "SAFE_BY_WORD",
 	}
 	SafeBy_value = map[string]int32{
 		"SAFE_BY_UNSPECIFIED": 0,
 		"SAFE_BY_EMPTY":       1,
 		"SAFE_BY_FENCE":       2,
 		"SAFE_BY_VOID":        3,
+		"SAFE_BY_WORD":        4,
 	}
 )
 
@@ -1814,7 +1818,9 @@ type Attempt struct {
 	// The most memory that it has used, in bytes; known of one that ran out of it.
 	MemoryPeakBytes int64 `protobuf:"varint,19,opt,name=memory_peak_bytes,json=memoryPeakBytes,proto3" json:"memory_peak_bytes,omitempty"`
 	// Output is missing from the log because its disk did not take it.
-	LogUnwritten  bool `protobuf:"varint,20,opt,name=log_unwritten,json=logUnwritten,proto3" json:"log_unwritten,omitempty"`
+	LogUnwritten bool `protobuf:"varint,20,opt,name=log_unwritten,json=logUnwritten,proto3" json:"log_unwritten,omitempty"`
+	// Who has said that its node is dead, if the safe point is known by that.
+	SafeWordBy    string `protobuf:"bytes,21,opt,name=safe_word_by,json=safeWordBy,proto3" json:"safe_word_by,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1987,6 +1993,13 @@ func (x *Attempt) GetLogUnwritten() bool {
 		return x.LogUnwritten
 	}
 	return false
+}
+
+func (x *Attempt) GetSafeWordBy() string {
+	if x != nil {
+		return x.SafeWordBy
+	}
+	return ""
 }
 
 // LateExit is an exit that arrived when it could no longer decide anything.
@@ -2478,7 +2491,10 @@ type NodeInfo struct {
 	Generation int64                  `protobuf:"varint,2,opt,name=generation,proto3" json:"generation,omitempty"`
 	// How long after its last confirmed renewal the node may still run
 	// sandboxes; 0 in solo.
-	WindowMs      int64 `protobuf:"varint,3,opt,name=window_ms,json=windowMs,proto3" json:"window_ms,omitempty"`
+	WindowMs int64 `protobuf:"varint,3,opt,name=window_ms,json=windowMs,proto3" json:"window_ms,omitempty"`
+	// The word that the machine is dead, given since its last session ended. The next
+	// session takes it back, and opens only when nothing of before runs there any more.
+	Removed       *Removal `protobuf:"bytes,4,opt,name=removed,proto3" json:"removed,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2534,6 +2550,66 @@ func (x *NodeInfo) GetWindowMs() int64 {
 	return 0
 }
 
+func (x *NodeInfo) GetRemoved() *Removal {
+	if x != nil {
+		return x.Removed
+	}
+	return nil
+}
+
+// Removal is somebody's word that a machine is dead: nothing of it runs, or ever will.
+type Removal struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	At            int64                  `protobuf:"varint,1,opt,name=at,proto3" json:"at,omitempty"`
+	By            string                 `protobuf:"bytes,2,opt,name=by,proto3" json:"by,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Removal) Reset() {
+	*x = Removal{}
+	mi := &file_errand_record_v1_record_proto_msgTypes[17]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Removal) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Removal) ProtoMessage() {}
+
+func (x *Removal) ProtoReflect() protoreflect.Message {
+	mi := &file_errand_record_v1_record_proto_msgTypes[17]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Removal.ProtoReflect.Descriptor instead.
+func (*Removal) Descriptor() ([]byte, []int) {
+	return file_errand_record_v1_record_proto_rawDescGZIP(), []int{17}
+}
+
+func (x *Removal) GetAt() int64 {
+	if x != nil {
+		return x.At
+	}
+	return 0
+}
+
+func (x *Removal) GetBy() string {
+	if x != nil {
+		return x.By
+	}
+	return ""
+}
+
 // JournalMeta is the head of a node's journal.
 type JournalMeta struct {
 	state      protoimpl.MessageState `protogen:"open.v1"`
@@ -2562,7 +2638,7 @@ type JournalMeta struct {
 
 func (x *JournalMeta) Reset() {
 	*x = JournalMeta{}
-	mi := &file_errand_record_v1_record_proto_msgTypes[17]
+	mi := &file_errand_record_v1_record_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2574,7 +2650,7 @@ func (x *JournalMeta) String() string {
 func (*JournalMeta) ProtoMessage() {}
 
 func (x *JournalMeta) ProtoReflect() protoreflect.Message {
-	mi := &file_errand_record_v1_record_proto_msgTypes[17]
+	mi := &file_errand_record_v1_record_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2587,7 +2663,7 @@ func (x *JournalMeta) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JournalMeta.ProtoReflect.Descriptor instead.
 func (*JournalMeta) Descriptor() ([]byte, []int) {
-	return file_errand_record_v1_record_proto_rawDescGZIP(), []int{17}
+	return file_errand_record_v1_record_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *JournalMeta) GetNode() string {
@@ -2689,7 +2765,7 @@ type Quarantined struct {
 
 func (x *Quarantined) Reset() {
 	*x = Quarantined{}
-	mi := &file_errand_record_v1_record_proto_msgTypes[18]
+	mi := &file_errand_record_v1_record_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2701,7 +2777,7 @@ func (x *Quarantined) String() string {
 func (*Quarantined) ProtoMessage() {}
 
 func (x *Quarantined) ProtoReflect() protoreflect.Message {
-	mi := &file_errand_record_v1_record_proto_msgTypes[18]
+	mi := &file_errand_record_v1_record_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2714,7 +2790,7 @@ func (x *Quarantined) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Quarantined.ProtoReflect.Descriptor instead.
 func (*Quarantined) Descriptor() ([]byte, []int) {
-	return file_errand_record_v1_record_proto_rawDescGZIP(), []int{18}
+	return file_errand_record_v1_record_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *Quarantined) GetSandbox() string {
@@ -2790,7 +2866,7 @@ type JournalEntry struct {
 
 func (x *JournalEntry) Reset() {
 	*x = JournalEntry{}
-	mi := &file_errand_record_v1_record_proto_msgTypes[19]
+	mi := &file_errand_record_v1_record_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2802,7 +2878,7 @@ func (x *JournalEntry) String() string {
 func (*JournalEntry) ProtoMessage() {}
 
 func (x *JournalEntry) ProtoReflect() protoreflect.Message {
-	mi := &file_errand_record_v1_record_proto_msgTypes[19]
+	mi := &file_errand_record_v1_record_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2815,7 +2891,7 @@ func (x *JournalEntry) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JournalEntry.ProtoReflect.Descriptor instead.
 func (*JournalEntry) Descriptor() ([]byte, []int) {
-	return file_errand_record_v1_record_proto_rawDescGZIP(), []int{19}
+	return file_errand_record_v1_record_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *JournalEntry) GetRun() string {
@@ -3044,7 +3120,7 @@ type Exit struct {
 
 func (x *Exit) Reset() {
 	*x = Exit{}
-	mi := &file_errand_record_v1_record_proto_msgTypes[20]
+	mi := &file_errand_record_v1_record_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3056,7 +3132,7 @@ func (x *Exit) String() string {
 func (*Exit) ProtoMessage() {}
 
 func (x *Exit) ProtoReflect() protoreflect.Message {
-	mi := &file_errand_record_v1_record_proto_msgTypes[20]
+	mi := &file_errand_record_v1_record_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3069,7 +3145,7 @@ func (x *Exit) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Exit.ProtoReflect.Descriptor instead.
 func (*Exit) Descriptor() ([]byte, []int) {
-	return file_errand_record_v1_record_proto_rawDescGZIP(), []int{20}
+	return file_errand_record_v1_record_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *Exit) GetCode() int32 {
@@ -3214,7 +3290,7 @@ type SentSignal struct {
 
 func (x *SentSignal) Reset() {
 	*x = SentSignal{}
-	mi := &file_errand_record_v1_record_proto_msgTypes[21]
+	mi := &file_errand_record_v1_record_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3226,7 +3302,7 @@ func (x *SentSignal) String() string {
 func (*SentSignal) ProtoMessage() {}
 
 func (x *SentSignal) ProtoReflect() protoreflect.Message {
-	mi := &file_errand_record_v1_record_proto_msgTypes[21]
+	mi := &file_errand_record_v1_record_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3239,7 +3315,7 @@ func (x *SentSignal) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SentSignal.ProtoReflect.Descriptor instead.
 func (*SentSignal) Descriptor() ([]byte, []int) {
-	return file_errand_record_v1_record_proto_rawDescGZIP(), []int{21}
+	return file_errand_record_v1_record_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *SentSignal) GetSignal() int32 {
@@ -3286,7 +3362,7 @@ type Void struct {
 
 func (x *Void) Reset() {
 	*x = Void{}
-	mi := &file_errand_record_v1_record_proto_msgTypes[22]
+	mi := &file_errand_record_v1_record_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3298,7 +3374,7 @@ func (x *Void) String() string {
 func (*Void) ProtoMessage() {}
 
 func (x *Void) ProtoReflect() protoreflect.Message {
-	mi := &file_errand_record_v1_record_proto_msgTypes[22]
+	mi := &file_errand_record_v1_record_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3311,7 +3387,7 @@ func (x *Void) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Void.ProtoReflect.Descriptor instead.
 func (*Void) Descriptor() ([]byte, []int) {
-	return file_errand_record_v1_record_proto_rawDescGZIP(), []int{22}
+	return file_errand_record_v1_record_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *Void) GetReason() Reason {
@@ -3480,7 +3556,7 @@ const file_errand_record_v1_record_proto_rawDesc = "" +
 	"\x06reason\x18\x01 \x01(\x0e2\x18.errand.record.v1.ReasonR\x06reason\x12\x0e\n" +
 	"\x02by\x18\x02 \x01(\tR\x02by\x12\x0e\n" +
 	"\x02at\x18\x03 \x01(\x03R\x02at\x12\x14\n" +
-	"\x05force\x18\x04 \x01(\bR\x05force\"\xc2\x05\n" +
+	"\x05force\x18\x04 \x01(\bR\x05force\"\xe4\x05\n" +
 	"\aAttempt\x12\x16\n" +
 	"\x06number\x18\x01 \x01(\x05R\x06number\x12\x12\n" +
 	"\x04node\x18\x02 \x01(\tR\x04node\x12\x1c\n" +
@@ -3505,7 +3581,9 @@ const file_errand_record_v1_record_proto_rawDesc = "" +
 	"\n" +
 	"adopted_at\x18\x12 \x01(\x03R\tadoptedAt\x12*\n" +
 	"\x11memory_peak_bytes\x18\x13 \x01(\x03R\x0fmemoryPeakBytes\x12#\n" +
-	"\rlog_unwritten\x18\x14 \x01(\bR\flogUnwrittenB\f\n" +
+	"\rlog_unwritten\x18\x14 \x01(\bR\flogUnwritten\x12 \n" +
+	"\fsafe_word_by\x18\x15 \x01(\tR\n" +
+	"safeWordByB\f\n" +
 	"\n" +
 	"_exit_code\"~\n" +
 	"\bLateExit\x12\x18\n" +
@@ -3555,13 +3633,17 @@ const file_errand_record_v1_record_proto_rawDesc = "" +
 	"\fmemory_bytes\x18\b \x01(\x03R\vmemoryBytes\x12#\n" +
 	"\rsandboxes_max\x18\t \x01(\x03R\fsandboxesMax\x12#\n" +
 	"\rregistered_at\x18\n" +
-	" \x01(\x03R\fregisteredAt\"[\n" +
+	" \x01(\x03R\fregisteredAt\"\x90\x01\n" +
 	"\bNodeInfo\x12\x12\n" +
 	"\x04uuid\x18\x01 \x01(\tR\x04uuid\x12\x1e\n" +
 	"\n" +
 	"generation\x18\x02 \x01(\x03R\n" +
 	"generation\x12\x1b\n" +
-	"\twindow_ms\x18\x03 \x01(\x03R\bwindowMs\"\xf1\x02\n" +
+	"\twindow_ms\x18\x03 \x01(\x03R\bwindowMs\x123\n" +
+	"\aremoved\x18\x04 \x01(\v2\x19.errand.record.v1.RemovalR\aremoved\")\n" +
+	"\aRemoval\x12\x0e\n" +
+	"\x02at\x18\x01 \x01(\x03R\x02at\x12\x0e\n" +
+	"\x02by\x18\x02 \x01(\tR\x02by\"\xf1\x02\n" +
 	"\vJournalMeta\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12\x12\n" +
 	"\x04uuid\x18\x02 \x01(\tR\x04uuid\x12\x1e\n" +
@@ -3728,12 +3810,13 @@ const file_errand_record_v1_record_proto_rawDesc = "" +
 	"\x18RUN_EVENT_KIND_LATE_EXIT\x10\x0f\x12\x1e\n" +
 	"\x1aRUN_EVENT_KIND_NOT_STARTED\x10\x10\x12\x1e\n" +
 	"\x1aRUN_EVENT_KIND_QUARANTINED\x10\x11\x12!\n" +
-	"\x1dRUN_EVENT_KIND_LOG_INCOMPLETE\x10\x12*Y\n" +
+	"\x1dRUN_EVENT_KIND_LOG_INCOMPLETE\x10\x12*k\n" +
 	"\x06SafeBy\x12\x17\n" +
 	"\x13SAFE_BY_UNSPECIFIED\x10\x00\x12\x11\n" +
 	"\rSAFE_BY_EMPTY\x10\x01\x12\x11\n" +
 	"\rSAFE_BY_FENCE\x10\x02\x12\x10\n" +
-	"\fSAFE_BY_VOID\x10\x03*f\n" +
+	"\fSAFE_BY_VOID\x10\x03\x12\x10\n" +
+	"\fSAFE_BY_WORD\x10\x04*f\n" +
 	"\aDesired\x12\x17\n" +
 	"\x13DESIRED_UNSPECIFIED\x10\x00\x12\x0f\n" +
 	"\vDESIRED_RUN\x10\x01\x12\x10\n" +
@@ -3767,7 +3850,7 @@ func file_errand_record_v1_record_proto_rawDescGZIP() []byte {
 }
 
 var file_errand_record_v1_record_proto_enumTypes = make([]protoimpl.EnumInfo, 10)
-var file_errand_record_v1_record_proto_msgTypes = make([]protoimpl.MessageInfo, 24)
+var file_errand_record_v1_record_proto_msgTypes = make([]protoimpl.MessageInfo, 25)
 var file_errand_record_v1_record_proto_goTypes = []any{
 	(Status)(0),          // 0: errand.record.v1.Status
 	(Reason)(0),          // 1: errand.record.v1.Reason
@@ -3796,13 +3879,14 @@ var file_errand_record_v1_record_proto_goTypes = []any{
 	(*Assignment)(nil),   // 24: errand.record.v1.Assignment
 	(*NodeSession)(nil),  // 25: errand.record.v1.NodeSession
 	(*NodeInfo)(nil),     // 26: errand.record.v1.NodeInfo
-	(*JournalMeta)(nil),  // 27: errand.record.v1.JournalMeta
-	(*Quarantined)(nil),  // 28: errand.record.v1.Quarantined
-	(*JournalEntry)(nil), // 29: errand.record.v1.JournalEntry
-	(*Exit)(nil),         // 30: errand.record.v1.Exit
-	(*SentSignal)(nil),   // 31: errand.record.v1.SentSignal
-	(*Void)(nil),         // 32: errand.record.v1.Void
-	nil,                  // 33: errand.record.v1.Run.LabelsEntry
+	(*Removal)(nil),      // 27: errand.record.v1.Removal
+	(*JournalMeta)(nil),  // 28: errand.record.v1.JournalMeta
+	(*Quarantined)(nil),  // 29: errand.record.v1.Quarantined
+	(*JournalEntry)(nil), // 30: errand.record.v1.JournalEntry
+	(*Exit)(nil),         // 31: errand.record.v1.Exit
+	(*SentSignal)(nil),   // 32: errand.record.v1.SentSignal
+	(*Void)(nil),         // 33: errand.record.v1.Void
+	nil,                  // 34: errand.record.v1.Run.LabelsEntry
 }
 var file_errand_record_v1_record_proto_depIdxs = []int32{
 	14, // 0: errand.record.v1.Spec.retry:type_name -> errand.record.v1.Retry
@@ -3811,7 +3895,7 @@ var file_errand_record_v1_record_proto_depIdxs = []int32{
 	13, // 3: errand.record.v1.Retry.only:type_name -> errand.record.v1.Failures
 	13, // 4: errand.record.v1.Retry.never:type_name -> errand.record.v1.Failures
 	4,  // 5: errand.record.v1.Retry.on_node_loss:type_name -> errand.record.v1.OnNodeLoss
-	33, // 6: errand.record.v1.Run.labels:type_name -> errand.record.v1.Run.LabelsEntry
+	34, // 6: errand.record.v1.Run.labels:type_name -> errand.record.v1.Run.LabelsEntry
 	2,  // 7: errand.record.v1.Run.trigger:type_name -> errand.record.v1.Trigger
 	11, // 8: errand.record.v1.Run.spec:type_name -> errand.record.v1.Spec
 	0,  // 9: errand.record.v1.Run.status:type_name -> errand.record.v1.Status
@@ -3827,29 +3911,30 @@ var file_errand_record_v1_record_proto_depIdxs = []int32{
 	1,  // 19: errand.record.v1.Wish.reason:type_name -> errand.record.v1.Reason
 	1,  // 20: errand.record.v1.Attempt.reason:type_name -> errand.record.v1.Reason
 	0,  // 21: errand.record.v1.Attempt.status:type_name -> errand.record.v1.Status
-	31, // 22: errand.record.v1.Attempt.signals:type_name -> errand.record.v1.SentSignal
+	32, // 22: errand.record.v1.Attempt.signals:type_name -> errand.record.v1.SentSignal
 	6,  // 23: errand.record.v1.Attempt.safe_by:type_name -> errand.record.v1.SafeBy
-	30, // 24: errand.record.v1.LateExit.exit:type_name -> errand.record.v1.Exit
+	31, // 24: errand.record.v1.LateExit.exit:type_name -> errand.record.v1.Exit
 	0,  // 25: errand.record.v1.History.status:type_name -> errand.record.v1.Status
 	11, // 26: errand.record.v1.Assignment.spec:type_name -> errand.record.v1.Spec
 	7,  // 27: errand.record.v1.Assignment.desired:type_name -> errand.record.v1.Desired
 	1,  // 28: errand.record.v1.Assignment.stop_reason:type_name -> errand.record.v1.Reason
-	28, // 29: errand.record.v1.JournalMeta.quarantined:type_name -> errand.record.v1.Quarantined
-	8,  // 30: errand.record.v1.JournalEntry.state:type_name -> errand.record.v1.JournalState
-	30, // 31: errand.record.v1.JournalEntry.exit:type_name -> errand.record.v1.Exit
-	32, // 32: errand.record.v1.JournalEntry.void:type_name -> errand.record.v1.Void
-	9,  // 33: errand.record.v1.JournalEntry.stop_cause:type_name -> errand.record.v1.StopCause
-	31, // 34: errand.record.v1.JournalEntry.signals:type_name -> errand.record.v1.SentSignal
-	9,  // 35: errand.record.v1.Exit.stop_cause:type_name -> errand.record.v1.StopCause
-	1,  // 36: errand.record.v1.Exit.reason:type_name -> errand.record.v1.Reason
-	31, // 37: errand.record.v1.Exit.signals:type_name -> errand.record.v1.SentSignal
-	9,  // 38: errand.record.v1.SentSignal.cause:type_name -> errand.record.v1.StopCause
-	1,  // 39: errand.record.v1.Void.reason:type_name -> errand.record.v1.Reason
-	40, // [40:40] is the sub-list for method output_type
-	40, // [40:40] is the sub-list for method input_type
-	40, // [40:40] is the sub-list for extension type_name
-	40, // [40:40] is the sub-list for extension extendee
-	0,  // [0:40] is the sub-list for field type_name
+	27, // 29: errand.record.v1.NodeInfo.removed:type_name -> errand.record.v1.Removal
+	29, // 30: errand.record.v1.JournalMeta.quarantined:type_name -> errand.record.v1.Quarantined
+	8,  // 31: errand.record.v1.JournalEntry.state:type_name -> errand.record.v1.JournalState
+	31, // 32: errand.record.v1.JournalEntry.exit:type_name -> errand.record.v1.Exit
+	33, // 33: errand.record.v1.JournalEntry.void:type_name -> errand.record.v1.Void
+	9,  // 34: errand.record.v1.JournalEntry.stop_cause:type_name -> errand.record.v1.StopCause
+	32, // 35: errand.record.v1.JournalEntry.signals:type_name -> errand.record.v1.SentSignal
+	9,  // 36: errand.record.v1.Exit.stop_cause:type_name -> errand.record.v1.StopCause
+	1,  // 37: errand.record.v1.Exit.reason:type_name -> errand.record.v1.Reason
+	32, // 38: errand.record.v1.Exit.signals:type_name -> errand.record.v1.SentSignal
+	9,  // 39: errand.record.v1.SentSignal.cause:type_name -> errand.record.v1.StopCause
+	1,  // 40: errand.record.v1.Void.reason:type_name -> errand.record.v1.Reason
+	41, // [41:41] is the sub-list for method output_type
+	41, // [41:41] is the sub-list for method input_type
+	41, // [41:41] is the sub-list for extension type_name
+	41, // [41:41] is the sub-list for extension extendee
+	0,  // [0:41] is the sub-list for field type_name
 }
 
 func init() { file_errand_record_v1_record_proto_init() }
@@ -3859,15 +3944,15 @@ func file_errand_record_v1_record_proto_init() {
 	}
 	file_errand_record_v1_record_proto_msgTypes[5].OneofWrappers = []any{}
 	file_errand_record_v1_record_proto_msgTypes[9].OneofWrappers = []any{}
-	file_errand_record_v1_record_proto_msgTypes[20].OneofWrappers = []any{}
 	file_errand_record_v1_record_proto_msgTypes[21].OneofWrappers = []any{}
+	file_errand_record_v1_record_proto_msgTypes[22].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_errand_record_v1_record_proto_rawDesc), len(file_errand_record_v1_record_proto_rawDesc)),
 			NumEnums:      10,
-			NumMessages:   24,
+			NumMessages:   25,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -39,6 +39,8 @@ const (
 	NodeServiceGetProcedure = "/errand.v1.NodeService/Get"
 	// NodeServiceCheckProcedure is the fully-qualified name of the NodeService's Check RPC.
 	NodeServiceCheckProcedure = "/errand.v1.NodeService/Check"
+	// NodeServiceRemoveProcedure is the fully-qualified name of the NodeService's Remove RPC.
+	NodeServiceRemoveProcedure = "/errand.v1.NodeService/Remove"
 )
 
 // NodeServiceClient is a client for the errand.v1.NodeService service.
@@ -49,6 +51,12 @@ type NodeServiceClient interface {
 	// sandboxes have there and that no run accounts for. It changes nothing, and takes
 	// some seconds where there is something.
 	Check(context.Context, *v1.CheckNodeRequest) (*v1.CheckNodeResponse, error)
+	// Remove takes the caller's word that a node's machine is dead: nothing of it runs, or
+	// ever will again. Runs that wait for the node are lost by that word, at once; all others
+	// are lost as ever, by the node's fence. It is refused while the node has a session, and
+	// may be repeated. A machine that comes back all the same stops what it still has before
+	// it takes part again.
+	Remove(context.Context, *v1.RemoveNodeRequest) (*v1.RemoveNodeResponse, error)
 }
 
 // NewNodeServiceClient constructs a client for the errand.v1.NodeService service. By default, it
@@ -80,14 +88,21 @@ func NewNodeServiceClient(httpClient connect.HTTPClient, baseURL string, opts ..
 			connect.WithSchema(nodeServiceMethods.ByName("Check")),
 			connect.WithClientOptions(opts...),
 		),
+		remove: connect.NewClient[v1.RemoveNodeRequest, v1.RemoveNodeResponse](
+			httpClient,
+			baseURL+NodeServiceRemoveProcedure,
+			connect.WithSchema(nodeServiceMethods.ByName("Remove")),
+			connect.WithClientOptions(opts...),
+		),
 	}
 }
 
 // nodeServiceClient implements NodeServiceClient.
 type nodeServiceClient struct {
-	list  *connect.Client[v1.ListNodesRequest, v1.ListNodesResponse]
-	get   *connect.Client[v1.GetNodeRequest, v1.GetNodeResponse]
-	check *connect.Client[v1.CheckNodeRequest, v1.CheckNodeResponse]
+	list   *connect.Client[v1.ListNodesRequest, v1.ListNodesResponse]
+	get    *connect.Client[v1.GetNodeRequest, v1.GetNodeResponse]
+	check  *connect.Client[v1.CheckNodeRequest, v1.CheckNodeResponse]
+	remove *connect.Client[v1.RemoveNodeRequest, v1.RemoveNodeResponse]
 }
 
 // List calls errand.v1.NodeService.List.
@@ -117,6 +132,15 @@ func (c *nodeServiceClient) Check(ctx context.Context, req *v1.CheckNodeRequest)
 	return nil, err
 }
 
+// Remove calls errand.v1.NodeService.Remove.
+func (c *nodeServiceClient) Remove(ctx context.Context, req *v1.RemoveNodeRequest) (*v1.RemoveNodeResponse, error) {
+	response, err := c.remove.CallUnary(ctx, connect.NewRequest(req))
+	if response != nil {
+		return response.Msg, err
+	}
+	return nil, err
+}
+
 // NodeServiceHandler is an implementation of the errand.v1.NodeService service.
 type NodeServiceHandler interface {
 	List(context.Context, *v1.ListNodesRequest) (*v1.ListNodesResponse, error)
@@ -125,6 +149,12 @@ type NodeServiceHandler interface {
 	// sandboxes have there and that no run accounts for. It changes nothing, and takes
 	// some seconds where there is something.
 	Check(context.Context, *v1.CheckNodeRequest) (*v1.CheckNodeResponse, error)
+	// Remove takes the caller's word that a node's machine is dead: nothing of it runs, or
+	// ever will again. Runs that wait for the node are lost by that word, at once; all others
+	// are lost as ever, by the node's fence. It is refused while the node has a session, and
+	// may be repeated. A machine that comes back all the same stops what it still has before
+	// it takes part again.
+	Remove(context.Context, *v1.RemoveNodeRequest) (*v1.RemoveNodeResponse, error)
 }
 
 // NewNodeServiceHandler builds an HTTP handler from the service implementation. It returns the path
@@ -152,6 +182,12 @@ func NewNodeServiceHandler(svc NodeServiceHandler, opts ...connect.HandlerOption
 		connect.WithSchema(nodeServiceMethods.ByName("Check")),
 		connect.WithHandlerOptions(opts...),
 	)
+	nodeServiceRemoveHandler := connect.NewUnaryHandlerSimple(
+		NodeServiceRemoveProcedure,
+		svc.Remove,
+		connect.WithSchema(nodeServiceMethods.ByName("Remove")),
+		connect.WithHandlerOptions(opts...),
+	)
 	return "/errand.v1.NodeService/", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
 		case NodeServiceListProcedure:
@@ -160,6 +196,8 @@ func NewNodeServiceHandler(svc NodeServiceHandler, opts ...connect.HandlerOption
 			nodeServiceGetHandler.ServeHTTP(w, r)
 		case NodeServiceCheckProcedure:
 			nodeServiceCheckHandler.ServeHTTP(w, r)
+		case NodeServiceRemoveProcedure:
+			nodeServiceRemoveHandler.ServeHTTP(w, r)
 		default:
 			http.NotFound(w, r)
 		}
@@ -179,4 +217,8 @@ func (UnimplementedNodeServiceHandler) Get(context.Context, *v1.GetNodeRequest) 
 
 func (UnimplementedNodeServiceHandler) Check(context.Context, *v1.CheckNodeRequest) (*v1.CheckNodeResponse, error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("errand.v1.NodeService.Check is not implemented"))
+}
+
+func (UnimplementedNodeServiceHandler) Remove(context.Context, *v1.RemoveNodeRequest) (*v1.RemoveNodeResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("errand.v1.NodeService.Remove is not implemented"))
 }
