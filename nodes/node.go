@@ -146,13 +146,14 @@ func (n *Node) able() error {
 }
 
 func (n *Node) registerKinds() error {
-	ports := shell.Ports{Clock: n.ports.Clock, Store: n.ports.Store, Router: n.directory, Log: n.ports.Log}
+	ports := shell.Ports{Clock: n.ports.Clock, Store: n.ports.Store, Router: n.directory, Log: n.ports.Log, Perform: n.performRun}
 	runs := shell.Producer(func(id string) actors.Machine {
 		return run.New(id, run.Config{
 			Node: n.config.ID, Keys: n.config.Keys, Writer: n.writer(), Nodes: n.ports.Nodes, Rand: n.ports.Rand,
 			Loss: n.config.Session.loss(), Scores: n.ports.Scores,
 		})
 	}, ports)
+	ports.Perform = nil
 	deadlines := shell.Producer(func(shard string) actors.Machine {
 		return deadline.New(shard, deadline.Config{
 			Keys: n.config.Keys, Sessions: n.config.Session.Lease > 0, Node: n.config.ID, View: n.view.View,
@@ -172,6 +173,15 @@ func (n *Node) registerKinds() error {
 // writer names this node's session in the records that its actors write.
 func (n *Node) writer() string {
 	return n.config.ID + "/" + strconv.FormatInt(n.Status().Session, 10)
+}
+
+// performRun carries out the effects of run actors.
+func (n *Node) performRun(effect actors.Effect, _ func(actors.Input)) bool {
+	judge, ok := effect.(run.Judge)
+	if ok {
+		judge.On(n.ports.Scores)
+	}
+	return ok
 }
 
 // perform carries out the effects of the node actor.

@@ -8,7 +8,6 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/errand-run/errand/actors"
-	"github.com/errand-run/errand/cluster/placement"
 	"github.com/errand-run/errand/cluster/records"
 	actorv1 "github.com/errand-run/errand/messages/errand/actor/v1"
 	recordv1 "github.com/errand-run/errand/messages/errand/record/v1"
@@ -48,8 +47,8 @@ type Config struct {
 	Nodes  actors.Nodes
 	Rand   actors.Rand
 	Loss   Loss
-	// Scores are those of the nodes, as what runs have met of them; nil keeps none.
-	Scores *placement.Scores
+	// Scores are those of the nodes; with nil none are kept.
+	Scores Scores
 }
 
 // Machine is one activation of a run actor. It implements actors.Machine.

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/errand-run/errand/actors"
+	"github.com/errand-run/errand/cluster/placement"
 	actorv1 "github.com/errand-run/errand/messages/errand/actor/v1"
 	recordv1 "github.com/errand-run/errand/messages/errand/record/v1"
 )
@@ -17,22 +18,70 @@ func blames(reason recordv1.Reason, permanent bool) bool {
 	return reason == recordv1.Reason_REASON_START_ERROR && !permanent
 }
 
-// judge tells the scores what a write that has landed says of the node of the placement
-// before it: that it could not start the command, or that it has started it.
+// Scores are those of the nodes, as what runs have met of them (placement.Scores). They
+// are read here, and changed by the effect Judge. No method blocks.
+type Scores interface {
+	// Empty tells that no node has lost any.
+	Empty() bool
+	// Behind tells whether a node's driver comes behind all others for a run.
+	Behind(now time.Duration, run, node, driver string) bool
+	// Lost returns the drivers of nodes that have lost score.
+	Lost(now time.Duration) []placement.Lost
+}
+
+// Judge is the effect that says what a run has met of a driver of a node.
+type Judge struct {
+	Verdict           Verdict
+	At                time.Duration
+	Run, Node, Driver string
+	// Cause says in words why a start has failed.
+	Cause string
+}
+
+// Verdict is what a Judge says.
+type Verdict uint8
+
+// The verdicts.
+const (
+	// Failed: the node could not start the run.
+	Failed Verdict = iota
+	// Started: it has.
+	Started
+	// Acquitted: the run has failed elsewhere too, and blames nobody, whatever it has said.
+	Acquitted
+)
+
+// On changes scores by what has been met.
+func (j Judge) On(scores *placement.Scores) {
+	switch j.Verdict {
+	case Failed:
+		scores.Failed(j.At, j.Run, j.Node, j.Driver, j.Cause)
+	case Started:
+		scores.Started(j.At, j.Run, j.Node, j.Driver)
+	case Acquitted:
+		scores.Acquit(j.Run)
+	}
+}
+
+// judge says what a write that has landed tells of the node of the placement before it:
+// that it could not start the command, or that it has started it.
 func (m *Machine) judge(now time.Duration, before *recordv1.Run, head request, d decision) {
 	scores := m.cfg.Scores
 	if scores == nil || phaseOf(before) != placed {
 		return
 	}
-	node, driver := before.GetPlacement().GetNode(), before.GetSpec().GetDriver()
+	say := func(verdict Verdict, node, cause string) {
+		m.emit(Judge{Verdict: verdict, At: now, Run: m.id, Node: node, Driver: before.GetSpec().GetDriver(), Cause: cause})
+	}
+	node := before.GetPlacement().GetNode()
 	if v, ok := head.(voided); ok {
 		void := v.GetVoid()
 		switch {
 		case d.change != changeUnplace && d.change != changeEnd || !isCause(void, before.GetWish()) || !blames(void.GetReason(), void.GetPermanent()):
 		case len(failedBefore(before, node)) > 0:
-			scores.Acquit(m.id)
+			say(Acquitted, node, "")
 		default:
-			scores.Failed(now, m.id, node, driver, voidText(void))
+			say(Failed, node, voidText(void))
 		}
 		return
 	}
@@ -41,9 +90,9 @@ func (m *Machine) judge(now time.Duration, before *recordv1.Run, head request, d
 	}
 	// The run can be started: those who could not were to blame.
 	for _, e := range failedBefore(before, node) {
-		scores.Failed(now, m.id, e.GetNode(), driver, e.GetMessage())
+		say(Failed, e.GetNode(), e.GetMessage())
 	}
-	scores.Started(now, m.id, node, driver)
+	say(Started, node, "")
 }
 
 // hasStarted tells whether the command of an attempt is known to have been started.

@@ -7,6 +7,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/errand-run/errand/actors"
+	"github.com/errand-run/errand/cluster/placement"
 	"github.com/errand-run/errand/cluster/records"
 	actorv1 "github.com/errand-run/errand/messages/errand/actor/v1"
 	recordv1 "github.com/errand-run/errand/messages/errand/record/v1"
@@ -82,6 +83,8 @@ func (b *bench) step(in actors.Input) {
 			b.answers = append(b.answers, e.Message.(*actorv1.Canceled))
 		case actors.Passivate:
 			b.leaves = true
+		case Judge:
+			e.On(b.machine.cfg.Scores.(*placement.Scores))
 		}
 	}
 }
