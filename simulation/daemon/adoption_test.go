@@ -71,6 +71,7 @@ func (n *node) restartContainerd(t *testing.T) {
 // NOD-01 (a) to (c): a restart of the daemon or of containerd is no exit of the command.
 // The same processes go on, nothing is started again, and the end is the command's own.
 func TestRestartsAreNoExitOfTheCommand(t *testing.T) {
+	t.Parallel()
 	const sleeps = 30 * time.Second
 	down := func(t *testing.T, n *node) {
 		n.crash(t)
@@ -99,7 +100,7 @@ func TestRestartsAreNoExitOfTheCommand(t *testing.T) {
 		}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			t.Parallel() // it waits
+			t.Parallel()
 			n := test.kind.start(t)
 			ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 			defer cancel()

@@ -150,6 +150,7 @@ func consoleSession(t *testing.T, n *node, args ...string) {
 }
 
 func TestConsoleOfAProcess(t *testing.T) {
+	t.Parallel()
 	n := startNode(t)
 	consoleSession(t, n, "--driver", "process", "--", "sh")
 	// Without a terminal it reads what comes.
@@ -166,6 +167,7 @@ func TestConsoleOfAProcess(t *testing.T) {
 }
 
 func TestConsoleOfAContainer(t *testing.T) {
+	t.Parallel()
 	n := startContainerNode(t)
 	consoleSession(t, n, "busybox", "--", "sh")
 	s := n.terminal(t, "console", "busybox")
@@ -182,6 +184,7 @@ func TestConsoleOfAContainer(t *testing.T) {
 
 // TestDetachedRunIsAttachedToAgain: it goes on meanwhile, and shows what it wrote.
 func TestDetachedRunIsAttachedToAgain(t *testing.T) {
+	t.Parallel()
 	n := startNode(t)
 	s := n.terminal(t, "run", "-it", "--driver", "process", "--", "sh")
 	id := s.run()
@@ -215,6 +218,7 @@ func TestDetachedRunIsAttachedToAgain(t *testing.T) {
 
 // TestConsoleEndsWhenItsClientIsKilled, and no other run does.
 func TestConsoleEndsWhenItsClientIsKilled(t *testing.T) {
+	t.Parallel()
 	n := startNode(t)
 	console := n.terminal(t, "console", "--stop-grace", "1s", "--driver", "process", "--", "sh")
 	ends := console.run()
@@ -255,6 +259,7 @@ func TestConsoleEndsWhenItsClientIsKilled(t *testing.T) {
 
 // TestConsoleLivesThroughARestartOfTheDaemon with its client, and not without.
 func TestConsoleLivesThroughARestartOfTheDaemon(t *testing.T) {
+	t.Parallel()
 	n := startNode(t)
 	stays := n.terminal(t, "console", "--driver", "process", "--", "sh")
 	attached := stays.run()
@@ -282,6 +287,7 @@ func TestConsoleLivesThroughARestartOfTheDaemon(t *testing.T) {
 
 // TestOnlyOneGivesARunInput: a second one is refused, looks only, or takes it.
 func TestOnlyOneGivesARunInput(t *testing.T) {
+	t.Parallel()
 	n := startNode(t)
 	id := n.submit(t, "-it", "--", "sh")
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
@@ -311,6 +317,7 @@ func TestOnlyOneGivesARunInput(t *testing.T) {
 // TestLongInputArrivesWhole over a pipe, at a command that reads late, and comes back to
 // somebody who reads slowly.
 func TestLongInputArrivesWhole(t *testing.T) {
+	t.Parallel()
 	n := startNode(t)
 	input := make([]byte, 3<<20)
 	_, _ = rand.Read(input)
@@ -349,6 +356,7 @@ func TestLongInputArrivesWhole(t *testing.T) {
 
 // TestAttachPassesSignalsOnWithoutATerminal, and a second Ctrl-C leaves.
 func TestAttachPassesSignalsOnWithoutATerminal(t *testing.T) {
+	t.Parallel()
 	n := startNode(t)
 	id := n.submit(t, "-i", "--", "sh", "-c", `trap "echo told" INT; echo begun; while :; do sleep 0.05; done`)
 	command := exec.Command(filepath.Join(binaries, "errand"), "attach", id)

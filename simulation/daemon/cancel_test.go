@@ -143,7 +143,7 @@ func moments() []moment {
 // newCancelBench starts a node with room for 256 MiB, whose starts can be held.
 func newCancelBench(t *testing.T, k kind) *cancelBench {
 	t.Helper()
-	b := &cancelBench{kind: k}
+	b := &cancelBench{kind: k, node: &node{}}
 	dir := t.TempDir()
 	flag := filepath.Join(dir, "hold")
 	mark := func(t *testing.T, on bool) {
@@ -160,18 +160,16 @@ func newCancelBench(t *testing.T, k kind) *cancelBench {
 	}
 	if k.name == "containerd" {
 		needContainerd(t)
-		runtimeBefore(t, dir, fmt.Sprintf(`case " $* " in *" start "*) while [ -e %s ]; do sleep 0.05; done;; esac`, flag))
+		b.environment = runtimeBefore(t, dir, fmt.Sprintf(`case " $* " in *" start "*) while [ -e %s ]; do sleep 0.05; done;; esac`, flag))
 		b.hold, b.held = mark, []string{"sh", "-c", obeys}
 	} else {
 		// The kernel opens a command that it is to execute.
 		d := newDisk(t)
 		script := filepath.Join(d.path, "held")
-		if err := os.WriteFile(script, []byte("#!/bin/sh\n"+obeys+"\n"), 0o700); err != nil {
-			t.Fatal(err)
-		}
+		writeProgram(t, script, "#!/bin/sh\n"+obeys+"\n")
 		b.hold, b.held = func(_ *testing.T, on bool) { d.holdOpens(on) }, []string{script}
 	}
-	b.node = startNode(t, slices.Concat(k.flags, []string{"--memory-bytes", "268435456"})...)
+	b.startWith(t, slices.Concat(k.flags, []string{"--memory-bytes", "268435456"})...)
 	if k.name == "containerd" {
 		b.importBusybox(t)
 	}
@@ -181,8 +179,10 @@ func newCancelBench(t *testing.T, k kind) *cancelBench {
 // Cancel works at every moment, and is over when it says so: what was started is gone,
 // what was not never is.
 func TestCancelAtEveryMoment(t *testing.T) {
+	t.Parallel()
 	for _, k := range kinds {
 		t.Run(k.name, func(t *testing.T) {
+			t.Parallel()
 			b := newCancelBench(t, k)
 			for _, m := range moments() {
 				if m.only != "" && m.only != k.name {

@@ -46,6 +46,7 @@ func (n *node) importBusybox(t *testing.T) {
 }
 
 func TestContainerGivesItsOutputAndCode(t *testing.T) {
+	t.Parallel()
 	n := startContainerNode(t)
 	n.errand(t, "run", "busybox", "--", "sh", "-c", "echo out; echo err >&2; exit 17").want(t, 17, "out\n", "err\n")
 	n.errand(t, "run", "--user", "1000:1000", "--workdir", "/tmp", "busybox", "--", "sh", "-c", "id -u; pwd").want(t, 0, "1000\n/tmp\n", "")
@@ -70,6 +71,7 @@ func TestContainerGivesItsOutputAndCode(t *testing.T) {
 }
 
 func TestContainerSurvivesACrashOfTheDaemon(t *testing.T) {
+	t.Parallel()
 	n := startContainerNode(t)
 	r := n.errand(t, "run", "-d", "busybox", "--", "sh", "-c", "echo start; sleep 6; echo end; exit 3")
 	id := strings.TrimSpace(r.stdout)
@@ -84,6 +86,7 @@ func TestContainerSurvivesACrashOfTheDaemon(t *testing.T) {
 }
 
 func TestImageArchiveThatIsNoneIsRefused(t *testing.T) {
+	t.Parallel()
 	n := startContainerNode(t)
 	whole := filepath.Join(t.TempDir(), "whole.tar")
 	if err := imagetest.WriteBusybox(whole); err != nil {

@@ -47,6 +47,7 @@ func (n *node) awaitRunning(ctx context.Context, t *testing.T, id string) {
 
 // NOD-01 (a): a crash of the daemon is not an exit of the command.
 func TestCommandSurvivesACrashOfTheDaemon(t *testing.T) {
+	t.Parallel()
 	n := startNode(t)
 	path, lines := ledger(t)
 	id := n.submit(t, "--", "sh", "-c", "echo $$ >> "+path+"; echo start; sleep 4; echo end; exit 3")
@@ -69,6 +70,7 @@ func TestCommandSurvivesACrashOfTheDaemon(t *testing.T) {
 }
 
 func TestExitWhileTheDaemonIsDownIsReported(t *testing.T) {
+	t.Parallel()
 	n := startNode(t)
 	id := n.submit(t, "--", "sh", "-c", "echo out; sleep 2; exit 9")
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
@@ -90,6 +92,7 @@ func TestExitWhileTheDaemonIsDownIsReported(t *testing.T) {
 // A crash between TERM and KILL does not lose that TERM was sent, and when. The next
 // daemon stops the command anew.
 func TestStopSignalsOutliveACrashOfTheDaemon(t *testing.T) {
+	t.Parallel()
 	n := startNode(t)
 	path, lines := ledger(t)
 	id := n.submit(t, "--stop-grace", "2s", "--", "sh", "-c", "trap 'echo TERM >> "+path+"' TERM; while :; do sleep 0.05; done")
@@ -127,6 +130,7 @@ func TestStopSignalsOutliveACrashOfTheDaemon(t *testing.T) {
 // ends with its own code. Only one that was being started at that moment may end
 // without: nobody can say whether its command ran, so it is never started again.
 func TestCrashesUnderLoadLoseNothingAndStartNothingTwice(t *testing.T) {
+	t.Parallel()
 	const runs, crashes = 60, 6
 	n := startNode(t)
 	path, lines := ledger(t)
@@ -201,6 +205,7 @@ func (n *node) runOutlivesARestart(t *testing.T, k kind) {
 }
 
 func TestCleanRestartLetsSandboxesGoOn(t *testing.T) {
+	t.Parallel()
 	n := startNode(t)
 	id := n.submit(t, "--", "sh", "-c", "sleep 3; exit 5")
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)

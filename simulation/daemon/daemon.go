@@ -40,6 +40,8 @@ type Options struct {
 	Flags []string
 	// Listen is a loopback address; a free port when empty.
 	Listen string
+	// Environment is added to this process's for it, each as NAME=VALUE.
+	Environment []string
 	// Stderr receives its log.
 	Stderr io.Writer
 	// OwnGroup puts it into a process group of its own, where what a terminal sends to who
@@ -59,7 +61,15 @@ type Daemon struct {
 	Images errandv1connect.ImageServiceClient
 
 	command *exec.Cmd
-	ended   chan error
+	// ended is closed when the process has, as fate says.
+	ended chan struct{}
+	fate  error
+}
+
+// awaitEnd returns how the process has ended once it has.
+func (d *Daemon) awaitEnd() error {
+	<-d.ended
+	return d.fate
 }
 
 var readyLine = regexp.MustCompile(`API (http://[^,]+),`)
@@ -70,7 +80,8 @@ func Start(ctx context.Context, o Options) (*Daemon, error) {
 		o.Listen = "127.0.0.1:0"
 	}
 	args := append([]string{"--data", o.Data, "--listen", o.Listen}, o.Flags...)
-	d := &Daemon{command: exec.Command(o.Binary, args...), ended: make(chan error, 1)}
+	d := &Daemon{command: exec.Command(o.Binary, args...), ended: make(chan struct{})}
+	d.command.Env = append(os.Environ(), o.Environment...)
 	d.command.Stderr = o.Stderr
 	d.command.SysProcAttr = &syscall.SysProcAttr{Setpgid: o.OwnGroup}
 	output, err := d.command.StdoutPipe()
@@ -90,7 +101,8 @@ func Start(ctx context.Context, o Options) (*Daemon, error) {
 			_, err = io.Copy(io.Discard, reader)
 		}
 		close(line)
-		d.ended <- errors.Join(ignoreEOF(err), d.command.Wait())
+		d.fate = errors.Join(ignoreEOF(err), d.command.Wait())
+		close(d.ended)
 	}()
 	ctx, cancel := context.WithTimeout(ctx, readyDeadline)
 	defer cancel()
@@ -99,7 +111,7 @@ func Start(ctx context.Context, o Options) (*Daemon, error) {
 		match := readyLine.FindStringSubmatch(text)
 		if !ok || match == nil {
 			d.command.Process.Kill() //nolint:errcheck // it may have ended already
-			return nil, errors.Join(fmt.Errorf("errand-node said %q instead of being ready", text), <-d.ended)
+			return nil, errors.Join(fmt.Errorf("errand-node said %q instead of being ready", text), d.awaitEnd())
 		}
 		d.Ready, d.Address = time.Since(begin), match[1]
 	case <-ctx.Done():
@@ -126,11 +138,11 @@ func (d *Daemon) PID() int { return d.command.Process.Pid }
 // go on.
 func (d *Daemon) Stop() error {
 	if err := d.command.Process.Signal(syscall.SIGTERM); err != nil {
-		return fmt.Errorf("stop errand-node: %w", errors.Join(err, <-d.ended))
+		return fmt.Errorf("stop errand-node: %w", errors.Join(err, d.awaitEnd()))
 	}
 	select {
-	case err := <-d.ended:
-		return err
+	case <-d.ended:
+		return d.fate
 	case <-time.After(stopDeadline):
 		return errors.Join(fmt.Errorf("errand-node did not stop within %s", stopDeadline), d.Kill())
 	}
@@ -142,7 +154,7 @@ func (d *Daemon) Kill() error {
 		return fmt.Errorf("kill errand-node: %w", err)
 	}
 	var exit *exec.ExitError
-	if err := <-d.ended; err != nil && !errors.As(err, &exit) {
+	if err := d.awaitEnd(); err != nil && !errors.As(err, &exit) {
 		return err
 	}
 	return nil

@@ -11,6 +11,7 @@ import (
 
 // The defaults of the contract, as a run shows them that has set nothing.
 func TestDefaultsOfARun(t *testing.T) {
+	t.Parallel()
 	n := startNode(t)
 	ids := map[string]string{
 		"by the command line": n.submit(t, "--", "true"),
@@ -81,6 +82,7 @@ const (
 // Deadlines are kept within a second by a daemon that lives; one that was killed at the
 // moment keeps them when it is back.
 func TestDeadlinesAreKeptToTheSecond(t *testing.T) {
+	t.Parallel()
 	const (
 		deadline = 6 * time.Second
 		before   = 500 * time.Millisecond
@@ -93,7 +95,7 @@ func TestDeadlinesAreKeptToTheSecond(t *testing.T) {
 				name += " while the daemon is dead"
 			}
 			t.Run(name, func(t *testing.T) {
-				t.Parallel() // it waits
+				t.Parallel()
 				n := k.start(t)
 				// They all come to their deadline at about the same time.
 				blocked := k.detach(t, n, []string{"--start-deadline", deadline.String(), "--cpu", "999"}, "true")

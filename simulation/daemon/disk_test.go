@@ -3,7 +3,9 @@ package daemon_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
+	"path/filepath"
 	"strconv"
 	"sync"
 	"syscall"
@@ -12,6 +14,7 @@ import (
 
 	"github.com/hanwen/go-fuse/v2/fs"
 	"github.com/hanwen/go-fuse/v2/fuse"
+	"golang.org/x/sys/unix"
 )
 
 // disk is a file system of its own that passes everything on to a folder, and can be
@@ -65,15 +68,45 @@ func newDisk(t *testing.T) *disk {
 	if err != nil {
 		t.Fatal(err)
 	}
+	connection, err := connectionOf(d.path)
+	if err != nil {
+		t.Error(err)
+	}
 	t.Cleanup(func() {
 		d.comeBack()
 		d.holdOpens(false)
+		// Whoever has copied our mounts meanwhile, for a sandbox, has this one too, and the
+		// server would serve it for as long.
+		abort(t, connection)
 		if err := server.Unmount(); err != nil {
 			t.Error(err)
 		}
 		server.Wait()
 	})
 	return d
+}
+
+// connectionOf returns the kernel's number for the server of a file system.
+func connectionOf(path string) (uint32, error) {
+	var root unix.Stat_t
+	if err := unix.Stat(path, &root); err != nil {
+		return 0, fmt.Errorf("which connection serves %s: %w", path, err)
+	}
+	return unix.Minor(root.Dev), nil
+}
+
+// abort ends a connection for all who have mounted what it serves.
+func abort(t *testing.T, connection uint32) {
+	t.Helper()
+	control := t.TempDir()
+	if err := unix.Mount("fusectl", control, "fusectl", 0, ""); err != nil {
+		t.Errorf("the control of FUSE: %v", err)
+		return
+	}
+	err := os.WriteFile(filepath.Join(control, strconv.FormatUint(uint64(connection), 10), "abort"), []byte("1"), 0)
+	if err = errors.Join(err, unix.Unmount(control, 0)); err != nil {
+		t.Errorf("abort connection %d: %v", connection, err)
+	}
 }
 
 // keepFromChildren marks the open files of a name, so that no child inherits them: a

@@ -16,6 +16,7 @@ var shellBlock = regexp.MustCompile("(?s)```sh\n(.*?)```")
 // Every shell block of the documents is run against a node that has a few runs
 // behind it; a line that calls make names a target that exists.
 func TestCommandsInTheDocumentsWork(t *testing.T) {
+	t.Parallel()
 	n := startNode(t)
 	n.errand(t, "run", "--driver", "process", "--", "true").want(t, 0, "", "")
 	n.errand(t, "run", "--driver", "process", "--", "sh", "-c", "exit 3").want(t, 3, "", "")
@@ -72,6 +73,7 @@ func runBlock(t *testing.T, n *node, path, script string) {
 
 // README's first command, as a newcomer types it.
 func TestDemoShowsTheMainJob(t *testing.T) {
+	t.Parallel()
 	command := exec.CommandContext(t.Context(), "bash", "scripts/demo")
 	command.Dir = filepath.Join("..", "..")
 	command.Env = append(os.Environ(), "CI=true")

@@ -12,6 +12,7 @@ import (
 // API-01: what fails on errand's side has codes that no command of a user's is likely to
 // end with, a line for people, and with -o json an object for programs.
 func TestErrorsOfTheCommandLineAreForPeopleAndPrograms(t *testing.T) {
+	t.Parallel()
 	n := startNode(t)
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -70,6 +71,7 @@ func TestErrorsOfTheCommandLineAreForPeopleAndPrograms(t *testing.T) {
 
 // API-01: errand logs of a run whose command never ran says so, instead of nothing.
 func TestLogsOfWhatNeverRanSayWhy(t *testing.T) {
+	t.Parallel()
 	n := startNode(t)
 	for _, test := range []struct{ command, reason string }{{"/no/such/command", "NOT_FOUND"}, {"/etc/passwd", "NOT_EXECUTABLE"}} {
 		id := n.submit(t, "--", test.command)

@@ -43,6 +43,7 @@ func insideCommands(t *testing.T, n *node, id string) {
 }
 
 func TestExecAndCopyInARunOfTheHost(t *testing.T) {
+	t.Parallel()
 	n := startNode(t)
 	id := n.submit(t, "--", "sleep", "3600")
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
@@ -72,6 +73,7 @@ func TestExecAndCopyInARunOfTheHost(t *testing.T) {
 }
 
 func TestExecAndCopyInAContainer(t *testing.T) {
+	t.Parallel()
 	n := startContainerNode(t)
 	r := n.errand(t, "run", "-d", "busybox", "--", "sleep", "3600")
 	id := strings.TrimSpace(r.stdout)

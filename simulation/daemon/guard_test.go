@@ -291,6 +291,7 @@ func TestGuardThatDiesIsStartedAgain(t *testing.T) {
 }
 
 func TestNodeThatIsAloneHasNoFence(t *testing.T) {
+	t.Parallel()
 	runtime := t.TempDir()
 	n := startNode(t, "--runtime-dir", runtime)
 	n.errand(t, "run", "--driver", "process", "--", "true").want(t, 0, "", "")
@@ -302,6 +303,7 @@ func TestNodeThatIsAloneHasNoFence(t *testing.T) {
 }
 
 func TestNodeThatNeedsAGuardRefusesToStartWithoutRoomForIt(t *testing.T) {
+	t.Parallel()
 	etcd := startEtcd(t)
 	r := runNode(t, "--dev", "--drivers", "process", "--data", t.TempDir(), "--listen", "127.0.0.1:0",
 		"--etcd-endpoints", etcd.address, "--runtime-dir", t.TempDir())

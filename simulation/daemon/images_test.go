@@ -71,7 +71,7 @@ func (n *node) named(ctx context.Context, t *testing.T, name string, count int) 
 
 // LIF-07: a wrong image, or a registry that fails, keeps no run waiting for ever.
 func TestWrongImages(t *testing.T) {
-	t.Parallel() // it waits
+	t.Parallel()
 	const (
 		deadline = 30 * time.Second
 		slack    = 5 * time.Second

@@ -17,6 +17,7 @@ import (
 )
 
 func TestBadInputIsRefusedWithItsNameAndTheNodeLivesOn(t *testing.T) {
+	t.Parallel()
 	n := startNode(t)
 	huge := filepath.Join(t.TempDir(), "env")
 	if err := os.WriteFile(huge, []byte("BIG="+strings.Repeat("secretvalue", 1<<20)), 0o600); err != nil {
@@ -56,6 +57,7 @@ func TestBadInputIsRefusedWithItsNameAndTheNodeLivesOn(t *testing.T) {
 }
 
 func TestDataDirectoryOfAnotherDaemonIsRefused(t *testing.T) {
+	t.Parallel()
 	n := startNode(t)
 	r := runNode(t, "--dev", "--drivers", "process", "--data", n.data, "--listen", "127.0.0.1:0")
 	if r.code == 0 || !strings.Contains(r.stderr, n.data) || !strings.Contains(r.stderr, "another") {
@@ -65,6 +67,7 @@ func TestDataDirectoryOfAnotherDaemonIsRefused(t *testing.T) {
 }
 
 func TestDataDirectoryOfAnotherNodeIsRefused(t *testing.T) {
+	t.Parallel()
 	n := startNode(t, "--name", "first")
 	if err := n.Stop(); err != nil {
 		t.Fatal(err)
@@ -77,6 +80,7 @@ func TestDataDirectoryOfAnotherNodeIsRefused(t *testing.T) {
 }
 
 func TestDaemonRefusesBadSettings(t *testing.T) {
+	t.Parallel()
 	file := filepath.Join(t.TempDir(), "node.toml")
 	if err := os.WriteFile(file, []byte("listne = \"127.0.0.1:1\"\n"), 0o600); err != nil {
 		t.Fatal(err)
@@ -104,6 +108,7 @@ func TestDaemonRefusesBadSettings(t *testing.T) {
 }
 
 func TestTokenIsNeededOutsideDev(t *testing.T) {
+	t.Parallel()
 	n := &node{data: t.TempDir(), flags: []string{"--drivers", "process"}}
 	n.start(t)
 	t.Cleanup(func() {
@@ -137,6 +142,7 @@ func TestTokenIsNeededOutsideDev(t *testing.T) {
 // in words; when it is full, what runs goes on; when there is room again, all is
 // well.
 func TestFullDisk(t *testing.T) {
+	t.Parallel()
 	guesttest.NeedRoot(t, "needs root for a file system of its own")
 	disk := t.TempDir()
 	if err := unix.Mount("tmpfs", disk, "tmpfs", 0, "size=512m"); err != nil {
@@ -223,6 +229,7 @@ func runNode(t *testing.T, args ...string) result {
 }
 
 func TestReadyDaemonAnswersItsHealth(t *testing.T) {
+	t.Parallel()
 	n := startNode(t)
 	for _, path := range []string{"/healthz", "/readyz", "/metrics"} {
 		if err := daemon.Probe(context.Background(), n.Address+path); err != nil {

@@ -18,9 +18,11 @@ var stamped = regexp.MustCompile(`^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{9}Z (.*)\n
 // LOG-05, on one node: however a run has ended, its log can be read when nothing is left
 // of its sandbox: by attempt, by stream, with times; also by the next daemon.
 func TestLogsOutliveTheirSandboxes(t *testing.T) {
+	t.Parallel()
 	const speak = "echo out $ERRAND_ATTEMPT; echo err $ERRAND_ATTEMPT >&2; "
 	for _, k := range kinds {
 		t.Run(k.name, func(t *testing.T) {
+			t.Parallel()
 			n := k.start(t)
 			type ended struct {
 				id, status, reason string

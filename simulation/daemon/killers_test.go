@@ -90,6 +90,7 @@ func TestSandboxesEndWithTheSessionWhenDaemonAndGuardAreDead(t *testing.T) {
 // TestContainersEndWithTheSessionWhenDaemonAndGuardAreDead has beside it one whose run
 // waits for its node: that one goes on.
 func TestContainersEndWithTheSessionWhenDaemonAndGuardAreDead(t *testing.T) {
+	t.Parallel()
 	needContainerd(t)
 	g := startGuardedNode(t, "--drivers", "containerd,process", "--containerd", "private")
 	g.importBusybox(t)

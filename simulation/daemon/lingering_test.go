@@ -15,6 +15,7 @@ import (
 // A run whose containerd stands still when it ends is told as ended all the same, and its
 // sandbox goes when containerd answers again; also one that another daemon finds so.
 func TestSandboxThatOutlivesContainerdsAbsenceGoes(t *testing.T) {
+	t.Parallel()
 	for _, restart := range []bool{false, true} {
 		t.Run(fmt.Sprintf("daemon killed meanwhile %t", restart), func(t *testing.T) {
 			n := startContainerNode(t)

@@ -13,6 +13,7 @@ import (
 // TestStartThatIsRefusedLeavesTheCommandRunning: a journal or a store that is
 // missing is refused in words, and what it was about runs on until it is back.
 func TestStartThatIsRefusedLeavesTheCommandRunning(t *testing.T) {
+	t.Parallel()
 	n := startNode(t)
 	path, lines := ledger(t)
 	id := n.submit(t, "--", "sh", "-c", "echo start >> "+path+"; until [ -e "+path+".end ]; do sleep 0.1; done; exit 3")
@@ -74,6 +75,7 @@ func TestStartThatIsRefusedLeavesTheCommandRunning(t *testing.T) {
 // TestLossThatIsAccepted: the node goes on, what ran is stopped, and nothing of it
 // is told with a code.
 func TestLossThatIsAccepted(t *testing.T) {
+	t.Parallel()
 	for _, test := range []struct {
 		name, of string
 		away     []string
@@ -122,6 +124,7 @@ func TestLossThatIsAccepted(t *testing.T) {
 // place, does not know of a command that runs. It is stopped, and told as one that may
 // have been started.
 func TestJournalThatIsPutBackStartsNothingAgain(t *testing.T) {
+	t.Parallel()
 	n := startNode(t)
 	path, lines := ledger(t)
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)

@@ -70,6 +70,7 @@ func commandOf(t *testing.T, id string) int {
 // was seen has its own, and the numbers that a runtime makes up for what it has lost
 // are told apart from the same numbers of a command.
 func TestLossIsToldApartFromACode(t *testing.T) {
+	t.Parallel()
 	type test struct {
 		name    string
 		command []string
@@ -101,6 +102,7 @@ func TestLossIsToldApartFromACode(t *testing.T) {
 			test{"the command gives 255", []string{"sh", "-c", "exit 255"}, nil, "EXIT_CODE", 255},
 		)
 		t.Run(k.name, func(t *testing.T) {
+			t.Parallel()
 			n := k.start(t)
 			for _, test := range tests {
 				t.Run(test.name, func(t *testing.T) {
@@ -130,6 +132,7 @@ func TestLossIsToldApartFromACode(t *testing.T) {
 
 // Trap 11: what was lost goes by on_node_loss, and is not charged to the retries.
 func TestLostSandboxGoesByOnNodeLoss(t *testing.T) {
+	t.Parallel()
 	n := startNode(t)
 	create := func(retry string) string {
 		id := n.create(t, fmt.Sprintf(`{"spec": {"driver": "process", "command": ["sh", "-c", %q], "retry": {"backoff": "0.1s", %s}}}`,
@@ -154,6 +157,7 @@ func TestLostSandboxGoesByOnNodeLoss(t *testing.T) {
 // Trap 12: a success that the engine has not read yet when the run is canceled stays
 // one, and both are kept.
 func TestSuccessThatWasNotReadYetOutranksACancel(t *testing.T) {
+	t.Parallel()
 	n := startNode(t)
 	gate := filepath.Join(t.TempDir(), "gate")
 	id := n.submit(t, "--stop-grace", "60s", "--", "sh", "-c", "until [ -e "+gate+" ]; do sleep 0.05; done")
@@ -187,6 +191,7 @@ func TestSuccessThatWasNotReadYetOutranksACancel(t *testing.T) {
 
 // NOD-07: a delete that hangs blocks no other run, and is repeated until it is done.
 func TestHungShimBlocksNobodyAndIsClearedAway(t *testing.T) {
+	t.Parallel()
 	n := startContainerNode(t)
 	id := kinds[1].detach(t, n, nil, "sleep", "600")
 	n.awaitRunning(t.Context(), t, id)

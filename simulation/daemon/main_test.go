@@ -85,7 +85,8 @@ func buildAndRun(m *testing.M) (code int, err error) {
 			return 1, fmt.Errorf("build %s: %w\n%s", build.name, err, output)
 		}
 	}
-	// The tests that run in parallel wait for most of their time.
+	// Tests have nodes of their own and run in parallel, since they wait for most of their
+	// time. Those come first, and alone, that keep all processors busy, or measure.
 	flag.Parse()
 	if at := flag.Lookup("test.parallel"); at.Value.String() == at.DefValue {
 		if err := at.Value.Set(parallelTests); err != nil {
@@ -107,6 +108,8 @@ type node struct {
 	log   *logText
 	// binary is started instead of errand-node as it was built here, unless empty.
 	binary string
+	// environment is added to that of the tests for it.
+	environment []string
 }
 
 // logText gathers a daemon's log while tests read it.
@@ -132,11 +135,11 @@ func (l *logText) String() string {
 // the test ends.
 func startNode(t *testing.T, flags ...string) *node {
 	t.Helper()
-	return startNodeOf(t, "", flags...)
+	return (&node{}).startWith(t, flags...)
 }
 
-// startNodeOf starts a daemon of a binary, errand-node as it was built here when empty.
-func startNodeOf(t *testing.T, binary string, flags ...string) *node {
+// startWith starts a node that has its binary and its environment, as startNode does.
+func (n *node) startWith(t *testing.T, flags ...string) *node {
 	t.Helper()
 	if !slices.Contains(flags, "--drivers") {
 		flags = append(flags, "--drivers", "process")
@@ -145,7 +148,7 @@ func startNodeOf(t *testing.T, binary string, flags ...string) *node {
 		// What a node leaves there for its next start would stay on the machine.
 		flags = append(flags, "--runtime-dir", t.TempDir())
 	}
-	n := &node{data: t.TempDir(), flags: append(flags, "--dev"), binary: binary}
+	n.data, n.flags = t.TempDir(), append(flags, "--dev")
 	n.start(t)
 	t.Cleanup(func() {
 		if n.Daemon == nil {
@@ -173,7 +176,7 @@ func (n *node) start(t *testing.T) {
 	t.Helper()
 	n.log = &logText{}
 	options := daemon.Options{
-		Binary: filepath.Join(binaries, "errand-node"), Data: n.data, Stderr: n.log,
+		Binary: filepath.Join(binaries, "errand-node"), Data: n.data, Environment: n.environment, Stderr: n.log,
 		Flags: append([]string{"--sandbox-init", filepath.Join(binaries, "sandbox-init")}, n.flags...),
 	}
 	if n.binary != "" {

@@ -55,9 +55,11 @@ func (n *node) wantOutOfMemory(t *testing.T, id string, limit int64) {
 // NOD-05: a kill for want of memory is told as one, with limit and peak, and no other
 // kill is.
 func TestOutOfMemoryIsToldFromOtherKills(t *testing.T) {
+	t.Parallel()
 	const limit = 64 << 20
 	for _, k := range kinds {
 		t.Run(k.name, func(t *testing.T) {
+			t.Parallel()
 			n := k.start(t)
 			run := func(t *testing.T, flags []string, command ...string) string {
 				t.Helper()
@@ -149,6 +151,7 @@ func signalShell(t *testing.T, id string) {
 // killer's number, and the command might have ended well. What the command does itself,
 // or somebody does to it alone, has its code.
 func TestSandboxThatIsKilledFromOutsideIsLost(t *testing.T) {
+	t.Parallel()
 	n := startContainerNode(t)
 	ctr := func(args ...string) func(*testing.T, string) {
 		return func(t *testing.T, id string) {

@@ -120,8 +120,10 @@ func (n *node) wantOutput(ctx context.Context, id string, follow bool, want [2]s
 // LOG-01: one line of more than a MiB is exact, as it is shown while it is written and
 // afterwards.
 func TestLogOfOneVeryLongLineIsExact(t *testing.T) {
+	t.Parallel()
 	for _, k := range kinds {
 		t.Run(k.name, func(t *testing.T) {
+			t.Parallel()
 			n := k.start(t)
 			const script = `head -c 1048576 /dev/urandom | base64 -w0 > /tmp/$ERRAND_RUN_ID; sha256sum < /tmp/$ERRAND_RUN_ID >&2; cat /tmp/$ERRAND_RUN_ID; rm /tmp/$ERRAND_RUN_ID`
 			shown := n.errand(t, slices.Concat([]string{"run"}, k.args, []string{"--", "sh", "-c", script})...)

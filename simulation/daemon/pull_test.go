@@ -35,6 +35,7 @@ func registryWithBusybox(t *testing.T) (*registrytest.Registry, string) {
 }
 
 func TestRunPullsItsImage(t *testing.T) {
+	t.Parallel()
 	n := startContainerNode(t)
 	r, image := registryWithBusybox(t)
 	n.errand(t, "run", image, "--", "echo", "pulled").want(t, 0, "pulled\n", "")
@@ -57,7 +58,6 @@ func TestRunPullsItsImage(t *testing.T) {
 	}
 	n.errand(t, "cancel", "--force", id)
 	n.errand(t, "wait", id)
-	// The run has ended, and its sandbox goes in a moment.
 	n.errand(t, "image", "rm", image).want(t, 0, image+"\n", "")
 	if got := n.errand(t, "run", "--pull", "never", image, "--", "true"); got.code != 125 || !strings.Contains(got.stderr, "IMAGE_NOT_FOUND") {
 		t.Errorf("got %+v", got)
@@ -66,6 +66,7 @@ func TestRunPullsItsImage(t *testing.T) {
 
 // The registry that others run, with the credentials of a docker config file.
 func TestPullFromDebiansRegistry(t *testing.T) {
+	t.Parallel()
 	binary, err := exec.LookPath("docker-registry")
 	if err != nil {
 		if os.Getenv("CI") == "true" {

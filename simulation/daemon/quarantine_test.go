@@ -213,8 +213,10 @@ func (n *node) eventTexts(t *testing.T, id, kind string) (texts []string) {
 // kept, shown and said, never adopted, and goes when its day is over; what the journal
 // accounts for and nobody has is said to be lost.
 func TestWhatTheJournalDoesNotAccountFor(t *testing.T) {
+	t.Parallel()
 	for _, k := range kinds {
 		t.Run(k.name, func(t *testing.T) {
+			t.Parallel()
 			n := k.start(t)
 			gone, token, spec := k.detach(t, n, nil, "sleep", "600"), k.detach(t, n, nil, "sleep", "600"), k.detach(t, n, nil, "sleep", "600")
 			fine := k.detach(t, n, nil, "sleep", "600")

@@ -44,9 +44,7 @@ func startPowered(t *testing.T, flags ...string) *powered {
 	p := &powered{boot: filepath.Join(dir, "boot_id"), runtime: t.TempDir()}
 	script := filepath.Join(dir, "errand-node")
 	text := fmt.Sprintf(powerScript, p.boot, filepath.Join(binaries, "errand-node"))
-	if err := os.WriteFile(script, []byte(text), 0o700); err != nil {
-		t.Fatal(err)
-	}
+	writeProgram(t, script, text)
 	p.node = &node{data: t.TempDir(), binary: script, flags: append(flags, "--dev", "--runtime-dir", p.runtime)}
 	p.powerOn(t)
 	t.Cleanup(func() {
@@ -126,8 +124,10 @@ func removeCgroups(parent string) error {
 // NOD-03: after a power cut no run of the boot before is taken for running or for ended
 // well. What can be tried again is, and the record says that the machine was restarted.
 func TestPowerCutEndsWhatRanAndSaysSo(t *testing.T) {
+	t.Parallel()
 	for _, k := range kinds {
 		t.Run(k.name, func(t *testing.T) {
+			t.Parallel()
 			if k.name == "containerd" {
 				needContainerd(t)
 			}

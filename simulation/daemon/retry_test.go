@@ -39,10 +39,11 @@ func (n *node) create(t *testing.T, body string) string {
 // for, with waits that do not get shorter, and each attempt keeps its code and its
 // log; a code that is not to be tried again is not.
 func TestFailedCommandIsTriedAgain(t *testing.T) {
+	t.Parallel()
 	const backoff = 500 * time.Millisecond
 	for _, k := range kinds {
 		t.Run(k.name, func(t *testing.T) {
-			t.Parallel() // it waits
+			t.Parallel()
 			n := k.start(t)
 			again := func(script, retry string) string {
 				return n.create(t, fmt.Sprintf(`{"spec": {%s, "command": ["sh", "-c", %q], "retry": {"retries": 3, "backoff": "%gs"%s}}}`, k.spec, script, backoff.Seconds(), retry))
@@ -90,6 +91,7 @@ func TestFailedCommandIsTriedAgain(t *testing.T) {
 // TestRunBetweenTwoAttemptsCanBeCanceledAndSurvivesTheDaemon kills the daemon while a
 // run waits for its second attempt.
 func TestRunBetweenTwoAttemptsCanBeCanceledAndSurvivesTheDaemon(t *testing.T) {
+	t.Parallel()
 	n := startNode(t)
 	path, lines := ledger(t)
 	body := func(backoff string) string {

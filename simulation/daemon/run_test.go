@@ -121,9 +121,10 @@ func (n *node) submit(t *testing.T, args ...string) string {
 // API-01: the command line ends with the command's own code and keeps its outputs
 // apart.
 func TestRunGivesTheCommandsCodeAndKeepsOutputsApart(t *testing.T) {
+	t.Parallel()
 	for _, k := range kinds {
 		t.Run(k.name, func(t *testing.T) {
-			t.Parallel() // it waits
+			t.Parallel()
 			n := k.start(t)
 			run := func(command ...string) result {
 				return n.errand(t, slices.Concat([]string{"run"}, k.args, []string{"--"}, command)...)
@@ -169,11 +170,10 @@ func (n *node) waits(t *testing.T, k kind) {
 }
 
 func TestRunThatCanNotStartSaysWhyAndHasNoCode(t *testing.T) {
+	t.Parallel()
 	n := startNode(t)
 	script := filepath.Join(t.TempDir(), "script")
-	if err := os.WriteFile(script, []byte("#!/no/such/interpreter\n"), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	writeProgram(t, script, "#!/no/such/interpreter\n")
 	for _, test := range []struct {
 		name    string
 		command string
@@ -201,9 +201,10 @@ func TestRunThatCanNotStartSaysWhyAndHasNoCode(t *testing.T) {
 // LIF-01: a command that ignores TERM is killed after the grace, when its run reads
 // terminal nothing of it is left, and soon after nothing of its sandbox.
 func TestTimeoutKillsACommandThatIgnoresTerm(t *testing.T) {
+	t.Parallel()
 	for _, k := range kinds {
 		t.Run(k.name, func(t *testing.T) {
-			t.Parallel() // it waits
+			t.Parallel()
 			n := k.start(t)
 			marker := fmt.Sprintf("6%d%d", os.Getpid(), len(k.name)) // a duration that no other process sleeps for
 			id := k.detach(t, n, []string{"--timeout", "5s", "--stop-grace", "3s"}, "sh", "-c", `trap "" TERM; sleep `+marker)
@@ -253,6 +254,7 @@ func TestTimeoutKillsACommandThatIgnoresTerm(t *testing.T) {
 }
 
 func TestWaitWithTimeoutLeavesTheRunGoing(t *testing.T) {
+	t.Parallel()
 	n := startNode(t)
 	id := n.submit(t, "--", "sleep", "60")
 	if r := n.errand(t, "wait", "--timeout", "1s", id); r.code != 124 {
@@ -276,6 +278,7 @@ func TestWaitWithTimeoutLeavesTheRunGoing(t *testing.T) {
 }
 
 func TestWaitForSeveralRunsGivesTheFirstFailureInOrder(t *testing.T) {
+	t.Parallel()
 	n := startNode(t)
 	good, bad, worse := n.submit(t, "--", "true"), n.submit(t, "--", "sh", "-c", "exit 3"), n.submit(t, "--", "sh", "-c", "exit 4")
 	for _, test := range []struct {
@@ -293,6 +296,7 @@ func TestWaitForSeveralRunsGivesTheFirstFailureInOrder(t *testing.T) {
 }
 
 func TestEnvironmentOfACommand(t *testing.T) {
+	t.Parallel()
 	n := startNode(t)
 	r := n.errand(t, "run", "--driver", "process", "--env", "A=b c", "--", "sh", "-c",
 		`echo "$A|$ERRAND_APP|$ERRAND_ATTEMPT|$ERRAND_RUN_ID|$ERRAND_FENCING_TOKEN"`)

@@ -10,6 +10,7 @@ import (
 	"runtime"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 )
@@ -28,6 +29,7 @@ func silentRegistry(t *testing.T) (host string) {
 // Trap 6: RUNNING means that the command was started, not that a record was made. A pull
 // that hangs is under the start deadline.
 func TestRunWhoseImageHangsIsPendingUntilItsStartDeadline(t *testing.T) {
+	t.Parallel()
 	const deadline = 6 * time.Second
 	n := startContainerNode(t)
 	image := silentRegistry(t) + "/a:1"
@@ -60,29 +62,39 @@ func TestRunWhoseImageHangsIsPendingUntilItsStartDeadline(t *testing.T) {
 	n.errand(t, "wait", command)
 }
 
-// runtimeBefore puts a runc before the others on the PATH that a node gives to its shims:
-// it does what the script says, and then is the real one.
-func runtimeBefore(t *testing.T, dir, script string) {
+// runtimeBefore returns the environment of a node whose shims find a runc in a directory
+// before the others: it does what the script says, and then is the real one.
+func runtimeBefore(t *testing.T, dir, script string) (environment []string) {
 	t.Helper()
 	real, err := exec.LookPath("runc")
 	if err != nil {
 		t.Fatal(err)
 	}
 	text := fmt.Sprintf("#!/bin/sh\n%s\nexec %s \"$@\"\n", script, real)
-	if err := os.WriteFile(filepath.Join(dir, "runc"), []byte(text), 0o700); err != nil {
+	writeProgram(t, filepath.Join(dir, "runc"), text)
+	return []string{"PATH=" + dir + ":" + os.Getenv("PATH")}
+}
+
+// writeProgram writes a script that can be executed at once: nothing is forked while its
+// file is open, since the kernel executes none that a child may write to.
+func writeProgram(t *testing.T, path, text string) {
+	t.Helper()
+	syscall.ForkLock.RLock()
+	defer syscall.ForkLock.RUnlock()
+	if err := os.WriteFile(path, []byte(text), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
 }
 
 // Trap 7, and LIF-05 on one node: starts that fail are no failures of the command and
 // use no attempt up; between them the run holds nothing that others could use.
 func TestRunWhoseStartsFailHoldsNoRoomAndUsesNoAttemptUp(t *testing.T) {
+	t.Parallel()
 	needContainerd(t)
 	dir := t.TempDir()
 	away := filepath.Join(dir, "away")
-	runtimeBefore(t, dir, "[ -e "+away+" ] && { echo 'no such program' >&2; exit 127; }")
-	n := startNode(t, "--drivers", "containerd,process", "--containerd", "private", "--sandboxes-max", "1")
+	n := &node{environment: runtimeBefore(t, dir, "[ -e "+away+" ] && { echo 'no such program' >&2; exit 127; }")}
+	n.startWith(t, "--drivers", "containerd,process", "--containerd", "private", "--sandboxes-max", "1")
 	n.importBusybox(t)
 	if err := os.WriteFile(away, nil, 0o600); err != nil {
 		t.Fatal(err)
@@ -124,6 +136,7 @@ func TestRunWhoseStartsFailHoldsNoRoomAndUsesNoAttemptUp(t *testing.T) {
 
 // Runs that wait for a registry hold up none that wants nothing of it.
 func TestSilentRegistryHoldsUpNoRunWithAnotherImage(t *testing.T) {
+	t.Parallel()
 	n := startContainerNode(t)
 	silent := silentRegistry(t)
 	for i := range 6 * runtime.NumCPU() {

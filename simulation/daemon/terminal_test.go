@@ -91,8 +91,10 @@ func awaitProcesses(t *testing.T, id string, least int) {
 // LIF-01, G4: when a run reads terminal, nothing of it is alive, however it has made
 // and hidden its processes, and whatever they do about TERM.
 func TestTerminalMeansThatTheWholeTreeIsGone(t *testing.T) {
+	t.Parallel()
 	for _, k := range kinds {
 		t.Run(k.name, func(t *testing.T) {
+			t.Parallel()
 			n := k.start(t)
 			for _, test := range []struct {
 				name   string
@@ -146,8 +148,10 @@ func TestTerminalMeansThatTheWholeTreeIsGone(t *testing.T) {
 
 // What the engine tells a command of itself.
 func TestCommandsKnowTheirRun(t *testing.T) {
+	t.Parallel()
 	for _, k := range kinds {
 		t.Run(k.name, func(t *testing.T) {
+			t.Parallel()
 			n := k.start(t)
 			id := n.create(t, fmt.Sprintf(`{"spec": {%s, "command": ["sh", "-c", %q], "retry": {"retries": 1, "backoff": "0.1s"}}}`, k.spec,
 				`echo "$ERRAND_RUN_ID $ERRAND_ATTEMPT $ERRAND_FENCING_TOKEN"; env | grep -c ^ERRAND_TICK=; exit 1`))

@@ -272,6 +272,7 @@ func TestTortureOfContainers(t *testing.T) {
 // Before anything is believed of an inventory that is empty: it sees each kind of
 // thing while a sandbox is there.
 func TestInventorySeesWhatASandboxHas(t *testing.T) {
+	t.Parallel()
 	n := startContainerNode(t)
 	id := strings.TrimSpace(n.errand(t, "run", "-d", "busybox", "--", "sleep", "600").stdout)
 	n.awaitRunning(t.Context(), t, id)

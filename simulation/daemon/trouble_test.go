@@ -45,6 +45,7 @@ func startedOnce(t *testing.T, lines, names []string) {
 
 // A disk whose syncs take 100 ms makes runs slower and none of them wrong.
 func TestDiskThatIsSlowMakesRunsSlowAndNothingElse(t *testing.T) {
+	t.Parallel()
 	const runs = 12
 	d := newDisk(t)
 	n := startOn(t, d)
@@ -77,7 +78,7 @@ func TestDiskThatIsSlowMakesRunsSlowAndNothingElse(t *testing.T) {
 // A disk that stands still for a minute: calls are refused by their deadline with the
 // reason, readiness says it, and when it goes on all is well by itself.
 func TestDiskThatStandsStillForAMinute(t *testing.T) {
-	t.Parallel() // it waits
+	t.Parallel()
 	const still = time.Minute
 	d := newDisk(t)
 	n := startOn(t, d)
@@ -143,6 +144,7 @@ func awaitReady(t *testing.T, n *node) {
 // A sync of the store that fails leaves open what is on the disk, so the daemon ends and
 // says so; what runs goes on, and the next daemon takes it up.
 func TestSyncThatFailsEndsTheDaemonWithItsReason(t *testing.T) {
+	t.Parallel()
 	d := newDisk(t)
 	n := startOn(t, d)
 	path, lines := ledger(t)

@@ -114,9 +114,10 @@ func (n *node) logOf(ctx context.Context, t *testing.T, id string, attempt int32
 // once, with its command's code; an attempt that the fence may have ended is tried again,
 // if it may be, and stays on record.
 func TestRunsEndOnceAndWellHoweverOftenTheDaemonIsFrozen(t *testing.T) {
+	t.Parallel()
 	for _, k := range kinds {
 		t.Run(k.name, func(t *testing.T) {
-			t.Parallel() // it waits
+			t.Parallel()
 			if k.name == "containerd" {
 				needContainerd(t)
 			}

@@ -77,15 +77,18 @@ func (u *unread) end() int {
 // TestSignalsPassInputThatIsNotRead, also after a crash of the daemon, which loses nothing
 // of what it has said to be on its way.
 func TestSignalsPassInputThatIsNotRead(t *testing.T) {
+	t.Parallel()
 	n := startNode(t)
 	const waits = `n=0; trap 'n=$((n+1)); echo told $n' INT; echo begun; while [ $n -lt 2 ]; do sleep 0.05; done; `
 	id := n.submit(t, "-i", "--", "sh", "-c", waits+`test "$(wc -c)" -ge 100000 && exit 6`)
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	n.awaitRunning(ctx, t, id)
+	n.awaitOutput(t, id, "begun\n")
 
 	beside := n.giveUnread(t, "exec", "-i", id, "--", "sh", "-c", "trap 'echo told; exit 9' INT; echo begun; while :; do sleep 0.05; done")
 	beside.await(t)
+	beside.shown.await(t, "begun") // before its trap is set a signal ends it
 	sendSignal(t, beside.command.Process.Pid, syscall.SIGINT)
 	beside.shown.await(t, "told")
 	if code := beside.end(); code != 9 {

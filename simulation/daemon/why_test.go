@@ -48,6 +48,7 @@ func (n *node) awaitCause(t *testing.T, id, code, words string) {
 // A run that waits for its image says how far that has come, and when that fails what
 // has failed and when it is tried again.
 func TestRunThatWaitsForItsImageSaysSo(t *testing.T) {
+	t.Parallel()
 	n := startContainerNode(t)
 	r := registrytest.New(false)
 	t.Cleanup(r.Close)
