@@ -50,13 +50,16 @@ func TestCommandSurvivesACrashOfTheDaemon(t *testing.T) {
 	t.Parallel()
 	n := startNode(t)
 	path, lines := ledger(t)
-	id := n.submit(t, "--", "sh", "-c", "echo $$ >> "+path+"; echo start; sleep 4; echo end; exit 3")
+	id := n.submit(t, "--", "sh", "-c", "echo $$ >> "+path+"; echo start; until [ -e "+path+".end ]; do sleep 0.05; done; echo end; exit 3")
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	n.awaitRunning(ctx, t, id)
 	n.restart(t)
 	if s := n.show(t, id); s.Status != "RUNNING" {
 		t.Fatalf("after the crash the run is %s: %s", s.Status, s.Message)
+	}
+	if err := os.WriteFile(path+".end", nil, 0o600); err != nil {
+		t.Fatal(err)
 	}
 	if r := n.errand(t, "wait", id); r.code != 3 {
 		t.Fatalf("wait gave %d, stderr %q; want 3\nnode: %s", r.code, r.stderr, n.log)
