@@ -97,7 +97,8 @@ func (r *runService) find(id string) (*Live, error) {
 		if run.GetId() == id {
 			return live, nil
 		}
-		if strings.HasPrefix(run.GetId(), id) {
+		last := run.GetId()[strings.LastIndexByte(run.GetId(), '.')+1:]
+		if strings.HasPrefix(run.GetId(), id) || strings.HasPrefix(last, id) {
 			if found != nil {
 				return nil, fail(connect.CodeInvalidArgument, "id: several runs begin with %q", id)
 			}

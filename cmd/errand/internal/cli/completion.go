@@ -71,7 +71,14 @@ func (a *app) completeRun(wanted func(errandv1.Status) bool) cobra.CompletionFun
 		var found []cobra.Completion
 		for _, run := range runs {
 			id := run.GetId()
-			if !wanted(run.GetStatus()) || !strings.HasPrefix(id, typed) || slices.Contains(args, id) {
+			if slices.Contains(args, id) || !wanted(run.GetStatus()) {
+				continue
+			}
+			if !strings.HasPrefix(id, typed) {
+				// A terminal shows the last part of an id alone.
+				id = id[strings.LastIndexByte(id, '.')+1:]
+			}
+			if !strings.HasPrefix(id, typed) || slices.Contains(args, id) {
 				continue
 			}
 			view := viewRun(run)

@@ -25,6 +25,7 @@ func TestCompletionOffersWhatTheCommandCanBeAbout(t *testing.T) {
 		"wait r.default.going |": "",
 		"show r.default.going |": "",
 		"logs |r.default.d":      "r.default.done\tSUCCEEDED n1",
+		"logs |do":               "done\tSUCCEEDED n1",
 		"run --driver |":         "containerd process null",
 		"runs --status |":        "PENDING RUNNING SUCCEEDED FAILED TIMED_OUT CANCELED SKIPPED",
 		"runs -o |":              "table json yaml",

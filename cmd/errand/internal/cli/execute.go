@@ -58,6 +58,8 @@ type app struct {
 	// start; 0 means never.
 	holdPause time.Duration
 	conn      *connection
+	// whole: tables are not cut at a terminal.
+	whole bool
 	// help is stdout for cobra's own commands.
 	help *output
 	// raw: the terminal is in raw mode, where a line feed alone moves no column.

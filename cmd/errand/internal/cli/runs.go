@@ -63,6 +63,7 @@ not be told any more, the runs that have changed are listed.`,
 	f.IntVar(&flags.limit, "limit", runsLimit, "at most this many; 0 means all")
 	f.BoolVarP(&flags.quiet, "quiet", "q", false, "print only ids")
 	f.BoolVarP(&flags.watch, "watch", "w", false, "go on and show each change")
+	a.registerWhole(f)
 	must(cmd.RegisterFlagCompletionFunc("status", cobra.FixedCompletions(statusWords(), cobra.ShellCompDirectiveNoFileComp)))
 	return cmd
 }
@@ -177,12 +178,12 @@ func (a *app) printIDs(runs []*errandv1.Run) error {
 var runsHeader = []string{"ID", "NAME", "STATUS", "REASON", "EXIT", "CREATED", "RAN", "COMMAND"}
 
 func (a *app) runRows(runs []*errandv1.Run) [][]string {
-	rows := make([][]string, 0, len(runs))
+	rows, style := make([][]string, 0, len(runs)), a.style()
 	for _, run := range runs {
 		view := viewRun(run)
 		rows = append(rows, []string{
-			view.ID, view.Name, view.Status, listedReason(view), exitText(view.ExitCode),
-			ago(a.now(), view.CreatedAt), a.ran(view.StartedAt, view.EndedAt), commandText(view.Spec),
+			style.runID(view.ID), view.Name, view.Status, listedReason(view), exitText(view.ExitCode),
+			ago(a.now(), view.CreatedAt), a.ran(view.StartedAt, ranUntil(view)), commandText(view.Spec),
 		})
 	}
 	return rows
@@ -202,6 +203,15 @@ func exitText(code *int32) string {
 		return ""
 	}
 	return strconv.Itoa(int(*code))
+}
+
+// ranUntil is when the command of a run ended. The run itself ends when its end is
+// recorded, which is later by as long as its node was away; nil while it goes on.
+func ranUntil(view runView) *time.Time {
+	if n := len(view.Attempts); view.EndedAt != nil && n > 0 && view.Attempts[n-1].EndedAt != nil {
+		return view.Attempts[n-1].EndedAt
+	}
+	return view.EndedAt
 }
 
 // ran is how long an attempt or run has been running or ran.

@@ -397,3 +397,17 @@ func TestColourAndWidthOnlyForTerminals(t *testing.T) {
 		t.Errorf("got  %q\nwant %q", text.String(), want)
 	}
 }
+
+func TestARunRanUntilItsCommandEndedHoweverLateThatWasRecorded(t *testing.T) {
+	s := startFake(t, nil)
+	run := goldenRuns()[0]
+	run.EndedAt = before(time.Hour) // its node was away
+	s.Add(run)
+	i := newInvocation(t, s.URL())
+	i.now = goldenNow
+	for _, command := range []string{"runs", "show r.shop"} {
+		if got := i.run(strings.Fields(command)...); !strings.Contains(got.stdout, " 1.5s") || strings.Contains(got.stdout, " 1h ") || strings.Contains(got.stdout, "119m") {
+			t.Errorf("%s: %s", command, got.stdout)
+		}
+	}
+}

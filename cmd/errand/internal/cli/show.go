@@ -178,7 +178,7 @@ func (a *app) fields(view runView) []field {
 		{"Not before", at(view.NotBefore)},
 		{"Started", at(view.StartedAt)},
 		{"Ended", at(view.EndedAt)},
-		{"Ran", a.ran(view.StartedAt, view.EndedAt)},
+		{"Ran", a.ran(view.StartedAt, ranUntil(view))},
 		{"Writes", countText(view.Transactions)},
 	}
 }

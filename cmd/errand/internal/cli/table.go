@@ -10,6 +10,7 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/spf13/pflag"
 	"golang.org/x/sys/unix"
 	"sigs.k8s.io/yaml"
 )
@@ -84,6 +85,9 @@ func (o *output) Write(p []byte) (int, error) {
 type style struct {
 	colour bool
 	width  int // columns; 0 means no limit
+	// short shows the beginnings of ids: a person copies what is enough, a script takes
+	// what is whole.
+	short bool
 }
 
 func (a *app) style() style {
@@ -95,7 +99,29 @@ func (a *app) style() style {
 	if width == 0 {
 		return style{}
 	}
-	return style{colour: a.environ["NO_COLOR"] == "" && a.environ["TERM"] != "dumb", width: width}
+	s := style{colour: a.environ["NO_COLOR"] == "" && a.environ["TERM"] != "dumb", width: width, short: true}
+	if a.whole {
+		s.width, s.short = 0, false
+	}
+	return s
+}
+
+// shortIDRunes is how much of the last part of an id a terminal shows: at 60 bits of it
+// two are not alike.
+const shortIDRunes = 12
+
+// runID is a run's id as a table shows it. The beginning of its last part finds it.
+func (s style) runID(id string) string {
+	last := id[strings.LastIndexByte(id, '.')+1:]
+	if !s.short || len(last) <= shortIDRunes {
+		return id
+	}
+	return last[:shortIDRunes]
+}
+
+// registerWhole declares the flag for tables that are not cut.
+func (a *app) registerWhole(flags *pflag.FlagSet) {
+	flags.BoolVar(&a.whole, "no-trunc", false, "at a terminal, show whole ids and cut nothing")
 }
 
 // terminalWidth is 0 for what is no terminal.

@@ -33,6 +33,7 @@ not 0, by the same table as for errand run. When --timeout passes first it is
 		},
 	}
 	cmd.Flags().Var(&timeout, "timeout", "give up after this time, as in 90s; 0 only looks (default never)")
+	a.registerWhole(cmd.Flags())
 	must(cmd.RegisterFlagCompletionFunc("timeout", cobra.NoFileCompletions))
 	return cmd
 }
