@@ -167,7 +167,16 @@ func courseEvents(run *recordv1.Run, attempt *recordv1.Attempt, stored []*record
 	for _, sent := range attempt.GetSignals() {
 		add(sent.GetAt(), recordv1.RunEventKind_RUN_EVENT_KIND_SIGNAL, sentText(sent))
 	}
-	slices.SortStableFunc(events, func(a, b Event) int { return compare(a.At, b.At) })
+	// What is done to a command follows its start, though the clock was set back since.
+	by := func(e Event) int64 {
+		switch e.Kind {
+		case recordv1.RunEventKind_RUN_EVENT_KIND_ADOPTED, recordv1.RunEventKind_RUN_EVENT_KIND_SIGNAL:
+			return max(e.At, attempt.GetStartedAt())
+		default:
+			return e.At
+		}
+	}
+	slices.SortStableFunc(events, func(a, b Event) int { return compare(by(a), by(b)) })
 	return events
 }
 

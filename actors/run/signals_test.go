@@ -2,6 +2,7 @@ package run
 
 import (
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -50,5 +51,22 @@ func TestAttemptKeepsTheSignalsOfItsExit(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// Of a clock that is set back while a command runs, only the order of what happened is sure.
+func TestWhatIsDoneToACommandFollowsItsStartThoughTheClockWasSetBack(t *testing.T) {
+	run := inPhase(running).run
+	run.GetAttempts()[0].StartedAt = ms(time.Hour)
+	run.GetAttempts()[0].AdoptedAt = ms(time.Minute)
+	run.GetAttempts()[0].Signals = []*recordv1.SentSignal{{Signal: 15, At: ms(2 * time.Minute)}}
+	run.Wish = &recordv1.Wish{Reason: recordv1.Reason_REASON_CANCELED, At: ms(90 * time.Minute)}
+	events, _ := History(run)
+	var kinds []string
+	for _, e := range events {
+		kinds = append(kinds, strings.TrimPrefix(e.Kind.String(), "RUN_EVENT_KIND_"))
+	}
+	if got := strings.Join(kinds, " "); !strings.HasSuffix(got, "STARTED ADOPTED SIGNAL STOP") {
+		t.Errorf("the history is %s", got)
 	}
 }
