@@ -108,6 +108,9 @@ func (d *Driver) CreateTelling(ctx context.Context, spec sandbox.Spec, waiting f
 	if err != nil {
 		return err
 	}
+	if owner := d.othersState(spec.ID); owner != "" {
+		return taken(owner)
+	}
 	n := newNote(spec, b.args[0])
 	if err := d.makeDir(spec.ID, n); err != nil {
 		return err
@@ -119,17 +122,27 @@ func (d *Driver) CreateTelling(ctx context.Context, spec sandbox.Spec, waiting f
 	if err == nil {
 		return nil
 	}
+	// containerd does not say of every record that it exists already. Where it does not
+	// answer now, undo asks again.
+	owner, _ := d.othersRecord(ctx, spec.ID)
 	d.undo(ctx, spec.ID)
+	if owner != "" {
+		return taken(owner)
+	}
 	return startError(spec.ID, err)
 }
 
-// undo removes what a failed Create has made. Where that can not be now, because
+// undo removes what a failed Create has made, and nothing of a sandbox of the same id that
+// is another's. Where that can not be now, because
 // containerd is away, it is tried again until the driver is closed; List shows what is
 // left then.
 func (d *Driver) undo(ctx context.Context, id string) {
 	remove := func(ctx context.Context) error {
 		step, cancel := own(ctx, removeMax)
 		defer cancel()
+		if done, err := d.leaveOthers(step, id, ""); done || err != nil {
+			return err
+		}
 		return d.Remove(step, id)
 	}
 	if remove(ctx) == nil {

@@ -128,6 +128,12 @@ func (d *Driver) Remove(ctx context.Context, id string) error {
 	if err := d.leaveImage(id); err != nil {
 		return fmt.Errorf("remove sandbox %s: %w", id, err)
 	}
+	if d.unmade(id) {
+		// All that is ours of it is gone but for traces; what is there may be another's.
+		if done, err := d.leaveOthers(ctx, id, d.othersState(id)); done || err != nil {
+			return err
+		}
+	}
 	if err := d.removeTask(ctx, id); err != nil {
 		return err
 	}
