@@ -84,18 +84,7 @@ func startEmbedded(ctx context.Context, dir string, log *zap.Logger) (_ *embedde
 	if err = e.space.check(); err != nil {
 		return nil, nil, err
 	}
-	logLeft, err := prepareLog(dir, e.space.low.Load())
-	if err != nil {
-		return nil, nil, err
-	}
-	if e.server, err = launch(dir, serverConfig(dir, log)); err != nil {
-		return nil, nil, err
-	}
-	if err = e.awaitReady(ctx, behind{dir: dir, applied: applied}); err != nil {
-		return nil, nil, err
-	}
-	e.space.held = newHeld(dir, e.server, logLeft)
-	if err = e.space.look(); err != nil {
+	if err = e.run(ctx, behind{dir: dir, applied: applied}); err != nil {
 		return nil, nil, err
 	}
 	e.loopback = newLoopback()
@@ -109,6 +98,22 @@ func startEmbedded(ctx context.Context, dir string, log *zap.Logger) (_ *embedde
 		return nil, nil, fmt.Errorf("embedded store: %w", err)
 	}
 	return e, conn, nil
+}
+
+// run starts the server and returns when it answers, with all the room that can be held.
+func (e *embedded) run(ctx context.Context, b behind) error {
+	logLeft, err := prepareLog(b.dir, e.space.low.Load())
+	if err != nil {
+		return err
+	}
+	if e.server, err = launch(b.dir, serverConfig(b.dir, e.space.log)); err != nil {
+		return err
+	}
+	if err = e.awaitReady(ctx, b); err != nil {
+		return err
+	}
+	e.space.held = newHeld(b.dir, e.server, logLeft)
+	return e.space.look()
 }
 
 // awaitReady returns when the server answers, or when it is clear that it will not.

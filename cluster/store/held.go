@@ -304,7 +304,7 @@ func prepareLog(dir string, low bool) (left int64, err error) {
 	defer func() { err = errors.Join(err, file.Close()) }()
 	switch err = unix.Fallocate(int(file.Fd()), 0, 0, wal.SegmentSizeBytes); {
 	case errors.Is(err, unix.ENOSPC):
-		return 0, records.Errorf(records.ClassUnavailable, "no space: the embedded store in %s can not start, its log needs up to %d MiB: remove files and start again", dir, wal.SegmentSizeBytes>>20)
+		return 0, records.Errorf(records.ClassUnavailable, "no space: the embedded store in %s can not start, its log needs up to %d MiB: remove files, or end the processes that fill it, and start again", dir, wal.SegmentSizeBytes>>20)
 	case err != nil && !errors.Is(err, unix.EOPNOTSUPP) && !errors.Is(err, unix.EINTR):
 		return 0, fmt.Errorf("room of %s: %w", file.Name(), err)
 	}

@@ -83,12 +83,14 @@ func fills(path string) string {
 }
 
 // A run fills the disk on which all of the node lies, and each block that is given up.
-// It can be canceled, and so can others; a timeout ends one; all by themselves.
+// It can be canceled, and so can others; a timeout ends one; a daemon that is killed
+// on the full disk starts again; and all goes on when there is room.
 func TestRunThatFillsTheDiskIsCanceled(t *testing.T) {
-	t.Parallel() // it waits
+	t.Parallel()
 	for _, k := range kinds {
 		t.Run(k.name, func(t *testing.T) {
-			n := startOnSmallDisk(t, k, 512<<20)
+			t.Parallel()
+			n := startOnSmallDisk(t, k, 400<<20)
 			path, within := filepath.Join(n.data, "filler"), ""
 			if k.name == "containerd" {
 				path, within = "/filler", " of its own file system"
@@ -116,12 +118,23 @@ func TestRunThatFillsTheDiskIsCanceled(t *testing.T) {
 				t.Errorf("%d bytes are free: the disk was not full all the time", free)
 			}
 			n.canceledWithin(t, filler, 143, 11*time.Second)
-			if k.name == "process" {
-				if err := os.Remove(path); err != nil {
-					t.Fatal(err)
+			makeRoom := func() {
+				if k.name == "process" {
+					if err := os.Remove(path); err != nil {
+						t.Fatal(err)
+					}
 				}
+				awaitReady(t, n)
 			}
-			awaitReady(t, n)
+			makeRoom()
+			filler = k.detach(t, n, nil, "sh", "-c", "cat /dev/zero > "+path+"; exec sleep 600")
+			n.awaitFull(t)
+			n.restart(t)
+			if free := freeBytes(t, n.data); free > 64<<10 {
+				t.Errorf("%d bytes are free: the disk was not full at the start", free)
+			}
+			n.canceledWithin(t, filler, 143, 2*time.Second)
+			makeRoom()
 			if r := n.errand(t, append(append([]string{"run"}, k.args...), "--", "echo", "again")...); r.code != 0 || r.stdout != "again\n" {
 				t.Errorf("a run after that: %+v\n%s", r, n.log)
 			}
