@@ -97,16 +97,17 @@ func (s *Set) Settled(facts Facts) bool {
 // machine: they do so for good.
 func (s *Set) LiveRuns(broken func(node string) bool) (n int) {
 	for _, r := range s.ledger.live {
-		if !stranded(r, broken) {
+		if !s.ledger.stranded(r, broken) {
 			n++
 		}
 	}
 	return n
 }
 
-// stranded tells whether a run waits for the word of a machine that stays broken.
-func stranded(r *Run, broken func(node string) bool) bool {
-	return waitsForNode(r.Record) && r.Record.GetPlacement() != nil && broken(r.Record.GetPlacement().GetNode())
+// stranded tells whether a run waits for the word of a machine that stays broken, and that
+// nobody has said to be dead.
+func (l *Ledger) stranded(r *Run, broken func(node string) bool) bool {
+	return waitsForNode(r.Record) && r.Record.GetPlacement() != nil && broken(r.Record.GetPlacement().GetNode()) && !l.Dead(r.Record.GetPlacement().GetNode())
 }
 
 func (f Facts) broken(node string) bool {
@@ -119,7 +120,7 @@ func (f Facts) broken(node string) bool {
 func (s *Set) Pending(facts Facts) []Pending {
 	var pending []Pending
 	for _, r := range s.ledger.order {
-		pending = append(pending, pendingRun(facts, r)...)
+		pending = append(pending, pendingRun(s.ledger, facts, r)...)
 	}
 	for _, m := range facts.Machines {
 		if !m.Broken {
@@ -129,9 +130,9 @@ func (s *Set) Pending(facts Facts) []Pending {
 	return append(pending, facts.Waiting...)
 }
 
-func pendingRun(facts Facts, r *Run) []Pending {
+func pendingRun(l *Ledger, facts Facts, r *Run) []Pending {
 	var pending []Pending
-	if r.Record != nil && !r.Terminal() && !stranded(r, facts.broken) {
+	if r.Record != nil && !r.Terminal() && !l.stranded(r, facts.broken) {
 		p := Pending{Run: r.ID, What: records.Word(r.Record.GetStatus()), Why: Why(r.Record), Since: r.Queued, Node: r.Record.GetPlacement().GetNode()}
 		if m := facts.machine(p.Node); m != nil && m.Trouble != "" {
 			p.Why += "; the node: " + m.Trouble

@@ -25,6 +25,8 @@ type Ledger struct {
 	changed  []*Run
 	broken   []string
 	machines map[string]*machine
+	// registered are the nodes that have opened a session with the commit being observed.
+	registered []string
 	// world is what befalls no machine in particular.
 	world machine
 	// steps counts the wall clocks that are wrong, steppedAt is when one last was set
@@ -231,9 +233,10 @@ func (r *Run) Current(attempt, placement int32) bool {
 }
 
 func (l *Ledger) commit(c history.Commit) {
-	l.changed, l.broken = l.changed[:0], nil
+	l.changed, l.broken, l.registered = l.changed[:0], nil, nil
 	for _, change := range c.Changes {
 		l.place(change)
+		l.hear(c.Revision, change)
 	}
 	for _, r := range l.changed {
 		l.settle(r)

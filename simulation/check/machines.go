@@ -45,6 +45,8 @@ type machine struct {
 	hiddenAt time.Duration
 	// commands are how many run on it.
 	commands int
+	// word is what was said of it.
+	word word
 }
 
 func (l *Ledger) machine(node string) *machine {

@@ -28,6 +28,7 @@ func (l *Ledger) restore(restored history.Restore) {
 	for _, change := range commit.Changes {
 		l.place(change)
 	}
+	l.hearAgain(restored.Records)
 	l.changed, l.broken = nil, nil
 	for _, r := range l.order {
 		if r.Record == nil && lost[r] {

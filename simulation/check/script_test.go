@@ -1,6 +1,7 @@
 package check_test
 
 import (
+	"cmp"
 	"slices"
 	"strings"
 	"testing"
@@ -26,6 +27,8 @@ type grant struct {
 
 // script writes a history by hand, and the store that belongs to it.
 type script struct {
+	// session is the one that runs are placed in, the first when 0.
+	session  int64
 	set      *check.Set
 	now      time.Duration
 	step     uint64
@@ -110,10 +113,10 @@ func (s *script) update(id string, change func(*recordv1.Run)) {
 func (s *script) place(id, node string) {
 	run := s.record(id)
 	run.Placements++
-	run.Placement = &recordv1.Placement{Node: node, Session: 1, Number: run.GetPlacements()}
+	run.Placement = &recordv1.Placement{Node: node, Session: cmp.Or(s.session, 1), Number: run.GetPlacements()}
 	run.Writer = "n9/1/1"
 	run.Attempts = append(run.Attempts, &recordv1.Attempt{Number: run.GetAttempt(), Node: node, Placement: run.GetPlacements()})
-	s.commit(keys.Place(run, 1, 0, &recordv1.Assignment{Run: id, Attempt: run.GetAttempt(), Placement: run.GetPlacements(), Session: 1}).Then...)
+	s.commit(keys.Place(run, 1, 0, &recordv1.Assignment{Run: id, Attempt: run.GetAttempt(), Placement: run.GetPlacements(), Session: cmp.Or(s.session, 1)}).Then...)
 	s.tokens[grant{id, run.GetAttempt(), run.GetPlacements()}] = records.FencingTokenOf(0, s.revision)
 }
 

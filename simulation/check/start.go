@@ -105,7 +105,7 @@ func (g4TerminalMeansGone) Observe(l *Ledger, e history.Event, report func(Findi
 	switch e.Kind {
 	case history.KindCommand:
 		c, ok := e.Detail.(history.Command)
-		if r := l.Run(e.Run); ok && c.Started && r.Terminal() {
+		if r := l.Run(e.Run); ok && c.Started && r.Terminal() && !l.excused(r, e.Attempt, e.Placement, e.Node) {
 			report(Finding{Run: e.Run, Node: e.Node, Text: "a command was started after the run had ended", Outside: l.Outside(e.Node, r.LeftBy)})
 		}
 	case history.KindCommit:
@@ -114,12 +114,16 @@ func (g4TerminalMeansGone) Observe(l *Ledger, e history.Event, report func(Findi
 				ends(l, r, report)
 			}
 		}
+		returned(l, report)
 	default:
 	}
 }
 
 func ends(l *Ledger, r *Run, report func(Finding)) {
 	for _, c := range r.Alive() {
+		if l.excused(r, c.Attempt, c.Placement, c.Node) {
+			continue
+		}
 		report(Finding{Run: r.ID, Node: c.Node, Text: fmt.Sprintf("the run reads terminal and %v still runs", c), Outside: l.Outside(c.Node, r.LeftBy)})
 	}
 	if r.Record.GetStatus() == recordv1.Status_STATUS_SKIPPED {

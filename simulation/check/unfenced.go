@@ -3,6 +3,8 @@ package check
 import (
 	"fmt"
 
+	"google.golang.org/protobuf/proto"
+
 	"github.com/errand-run/errand/cluster/records"
 	recordv1 "github.com/errand-run/errand/messages/errand/record/v1"
 	"github.com/errand-run/errand/simulation/history"
@@ -10,7 +12,8 @@ import (
 
 // unfenced: what asked to wait for its node is neither ended nor given up with the
 // node's session. What has to be ended all the same is so by the node itself: where its
-// journal, or the store, is an older copy.
+// journal, or the store, is an older copy, or by the word that the node is dead, which
+// nobody takes of a node that has a session.
 type unfenced struct{}
 
 func (unfenced) Guarantee() Guarantee { return Attempts }
@@ -25,8 +28,13 @@ func (unfenced) Observe(l *Ledger, e history.Event, report func(Finding)) {
 		}
 	case history.KindCommit:
 		for _, r := range l.Changed() {
-			if text := givenUp(r, older); text != "" {
+			if text := givenUp(l, r, older); text != "" {
 				report(Finding{Run: r.ID, Text: text})
+			}
+		}
+		if c, ok := e.Detail.(history.Commit); ok {
+			for _, node := range l.saidWrongly(c) {
+				report(Finding{Node: node, Text: node + " is said to be dead and has a session"})
 			}
 		}
 	default:
@@ -35,14 +43,15 @@ func (unfenced) Observe(l *Ledger, e history.Event, report func(Finding)) {
 
 // givenUp says that an attempt was ended with its node's session although its run asked
 // to wait for that. older says that a journal, or the store, may be an older copy.
-func givenUp(r *Run, older bool) string {
-	if !r.Rewritten || !waitsForNode(r.Record) {
+func givenUp(l *Ledger, r *Run, older bool) string {
+	if !r.Rewritten || !waitsForNode(r.Record) || proto.Equal(lastAttempt(r.Before), lastAttempt(r.Record)) {
 		return ""
 	}
+	said := l.byWord(r)
 	over := lastAttempt(r.Record)
 	switch reason := over.GetReason(); {
-	case reason == recordv1.Reason_REASON_NODE_LOST,
-		reason == recordv1.Reason_REASON_NODE_FENCED && !older:
+	case reason == recordv1.Reason_REASON_NODE_LOST && (!said || over.GetSafeBy() != recordv1.SafeBy_SAFE_BY_WORD),
+		reason == recordv1.Reason_REASON_NODE_FENCED && !older && !said:
 		return fmt.Sprintf("attempt %d is %s, and it asked to wait for its node", over.GetNumber(), records.Word(reason))
 	}
 	return ""

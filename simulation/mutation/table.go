@@ -83,6 +83,8 @@ func Table() []Mutation {
 		{Name: "fence forgets", Seeds: 10, How: "a daemon that is started again does not learn that its session is fenced", Breaks: []check.Guarantee{check.G7}, Wrap: fenceForgets, Wanted: quiet, Shape: lostAndCrashed},
 		{Name: "guard spares nothing", Seeds: 10, How: "who kills at the fence kills what waits for its node too", Breaks: []check.Guarantee{check.G7, check.Attempts}, Wrap: guardSparesNothing, Wanted: quiet, Shape: waiting},
 		{Name: "lost in spite of wait", Seeds: 10, How: "a run that asked to wait for its node is given up with that", Breaks: []check.Guarantee{check.G4, check.Attempts}, Wrap: waitingLost, Wanted: quiet, Shape: waiting},
+		{Name: "word unheard", Seeds: 20, How: "a node that was said to be dead comes back and does not hear of that", Breaks: []check.Guarantee{check.G4}, Wrap: wordUnheard, Wanted: quiet, Shape: waitingForTheDead},
+		{Name: "word for anybody", Seeds: 10, How: "the word that a node is dead is taken although the node has a session", Breaks: []check.Guarantee{check.Attempts}, Wrap: wordForAnybody, Wanted: quiet, Shape: waitingForTheDead},
 		{Name: "fence before the store", Seeds: 10, How: "the fence is moved for a planned restart before the store has heard of it", Breaks: together, Wrap: fenceBeforeStore, Wanted: quiet, Shape: stoppedUnheard},
 		{Name: "fence not shortened", Seeds: 10, How: "who comes back from a planned restart tells the store and leaves the fence where it was", Breaks: together, Wrap: fenceNotShortened, Wanted: quiet, Shape: restartedAndLost},
 		{Name: "timers late", Seeds: 10, How: "a timer of 25 s or more fires after forty times that", Breaks: []check.Guarantee{check.G9}, Wrap: timersLate, Wanted: quiet, Shape: overtime},

@@ -85,3 +85,73 @@ func waiting(p *plan.Plan) {
 	p.Options.Converge += seconds(1800)
 	outages(p)
 }
+
+// wordUnheard keeps from a node that somebody has said that it is dead.
+func wordUnheard(seat Seat) {
+	seat.Ports.Store = store{
+		Store: seat.Ports.Store,
+		after: func(sent records.Txn, result records.Result) records.Result {
+			if !readsNode(sent, seat.Node) {
+				return result
+			}
+			result.Responses = slices.Clone(result.Responses)
+			for i, response := range result.Responses {
+				result.Responses[i].KVs = slices.Clone(response.KVs)
+				for k, kv := range response.KVs {
+					info := &recordv1.NodeInfo{}
+					if kindOf(kv.Key) == "nodeinfo" && records.Decode(kv, info) == nil {
+						info.Removed = nil
+						result.Responses[i].KVs[k].Value = records.Encode(info)
+					}
+				}
+			}
+			return result
+		},
+	}
+}
+
+// readsNode tells whether a transaction reads what a node reads of itself: its drain too.
+func readsNode(txn records.Txn, node string) bool {
+	return slices.ContainsFunc(txn.Then, func(op records.Op) bool {
+		return op.Kind == records.OpGet && kindOf(op.Key) == "drains" && records.LastPart(op.Key) == node
+	})
+}
+
+// wordForAnybody takes the word that a node is dead whether or not it has a session.
+func wordForAnybody(seat Seat) {
+	says := func(txn records.Txn) bool {
+		return slices.ContainsFunc(txn.Then, func(op records.Op) bool { return op.Kind == records.OpDelete && kindOf(op.Key) == "drains" })
+	}
+	asks := func(txn records.Txn) bool {
+		return len(txn.Then) == 3 && kindOf(txn.Then[0].Key) == "nodes" && kindOf(txn.Then[1].Key) == "nodeinfo" && kindOf(txn.Then[2].Key) == "assignments"
+	}
+	seat.Ports.Store = store{
+		Store: seat.Ports.Store,
+		before: func(txn records.Txn) records.Txn {
+			if !says(txn) {
+				return txn
+			}
+			return withoutCompares(txn, func(c records.Compare) bool { return kindOf(c.Key) == "nodes" })
+		},
+		after: func(sent records.Txn, result records.Result) records.Result {
+			if asks(sent) && len(result.Responses) == 3 {
+				result.Responses = slices.Clone(result.Responses)
+				result.Responses[0].KVs = nil
+			}
+			return result
+		},
+	}
+}
+
+// waitingForTheDead is waiting, where somebody is ready from the beginning to say of each
+// node that it is dead, and says so when it is away. The watch of a node that comes back
+// tells it late what it has no more: it must not lean on that.
+func waitingForTheDead(p *plan.Plan) {
+	waiting(p)
+	names := p.Options.NodeNames()
+	for i, node := range names {
+		through := names[(i+1)%len(names)]
+		addFault(p, seconds(20), p.Options.Length, plan.NodeRemoved{Node: node, Through: through})
+		addFault(p, seconds(40), p.Options.Length, plan.WatchLag{Node: node, By: seconds(30)})
+	}
+}

@@ -214,6 +214,25 @@ func (d *drawer) failing(node string) {
 	}
 }
 
+// removed lets a node be away for long enough to lose its session and somebody say then
+// that it is dead: rightly where its power is off, else wrongly.
+func (d *drawer) removed(node string) {
+	begin := Duration(d.focus.moment(d.Rand, d.o, meetEarly))
+	lasts := between(d.Rand, windowLong/2, 2*windowLong)
+	switch d.IntN(4) {
+	case 0:
+		d.downAt(node, begin, lasts, Crash{Node: node})
+	case 1:
+		d.downAt(node, begin, lasts, Reboot{Node: node})
+	case 2:
+		d.downAt(node, begin, lasts, Pause{Node: node})
+	default:
+		d.beside(begin, lasts, StoreAway{Node: node, Answers: chance(d.Rand, 0.2)})
+	}
+	said := Duration((lasts + d.lasts()).Round(time.Millisecond))
+	d.faults = append(d.faults, Fault{Begin: begin, End: begin + said, What: NodeRemoved{Node: node, Through: pick(d.Rand, d.o.NodeNames()...)}})
+}
+
 // side draws some nodes, not all, and the rest.
 func (d *drawer) side() (some, rest []string) {
 	names := d.o.NodeNames()
@@ -386,4 +405,5 @@ var recipes = []recipe{
 			Slow: Duration(between(d.Rand, 0, pick(d.Rand, time.Millisecond, 10*time.Second, 2*time.Minute))),
 		})
 	}},
+	{ClassNode, 1, func(d *drawer) { d.removed(d.node()) }},
 }

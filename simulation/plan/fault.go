@@ -135,6 +135,7 @@ var kinds = []What{
 	Flaky{},
 	RuntimeAway{},
 	RegistryBusy{},
+	NodeRemoved{},
 }
 
 // Faults of the network and of what nodes believe of each other.
@@ -223,6 +224,13 @@ type (
 		Node  string `json:"node"`
 		Actor string `json:"actor"`
 		Turns int    `json:"turns"`
+	}
+	// NodeRemoved is an operator who takes the node for dead, rightly or not: while it lasts
+	// he says so through another node, again and again, until that has taken his word, which
+	// it does when the node has no session.
+	NodeRemoved struct {
+		Node    string `json:"node"`
+		Through string `json:"through"`
 	}
 	// DiskStall keeps every sync of the journal until its end, or for By each.
 	DiskStall struct {

@@ -413,3 +413,12 @@ func (RegistryBusy) Class() Class { return ClassSandbox }
 
 // On is its node.
 func (f RegistryBusy) On() string { return f.Node }
+
+// Kind names the fault.
+func (NodeRemoved) Kind() string { return "node_removed" }
+
+// Class is node.
+func (NodeRemoved) Class() Class { return ClassNode }
+
+// On is its node.
+func (f NodeRemoved) On() string { return f.Node }

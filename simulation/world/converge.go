@@ -24,6 +24,14 @@ func (w *World) beginConvergence() {
 	}
 	w.tell(history.KindFault, "", "the core is healed: "+strings.Join(core, " "))
 	w.faults.heal()
+	words := w.streams.Of("words")
+	for _, name := range w.plan.Options.NodeNames() {
+		// Somebody gives some of those up that stay broken. What waits for the others does
+		// so for good.
+		if said := words.IntN(2) == 0; said && !w.core[name] {
+			w.sayDead(name, core[0])
+		}
+	}
 	w.startProbes(names[:size], random)
 	w.timeline.After(convergePoll, w.lookForConvergence)
 	w.timeline.After(w.plan.Options.Converge.D(), func() { w.over = true })

@@ -60,6 +60,8 @@ func (w *World) applyNode(a *active) (end func()) {
 	case plan.DiskLoss:
 		s.forgot, s.accepted = true, true
 		return w.withoutDaemon(s, func() { w.exit(s, -1); s.Disk().Lose() })
+	case plan.NodeRemoved:
+		return w.sayDead(f.Node, f.Through)
 	case plan.Namesake:
 		return w.applyNamesake(s, f.As)
 	default:
