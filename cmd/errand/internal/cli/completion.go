@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/distribution/reference"
 	"github.com/spf13/cobra"
 
 	errandv1 "github.com/errand-run/errand/messages/errand/v1"
@@ -19,6 +20,36 @@ const (
 
 func anyRun(errandv1.Status) bool           { return true }
 func activeRun(status errandv1.Status) bool { return !terminal(status) }
+func anyNode(*errandv1.Node) bool           { return true }
+
+// completeImage offers the images of the node for the one argument before --, as the node
+// writes them and as people do.
+func (a *app) completeImage(cmd *cobra.Command, args []string, typed string) ([]cobra.Completion, cobra.ShellCompDirective) {
+	c, err := a.connect()
+	if err != nil || len(args) > 0 {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	ctx := cmd.Context()
+	if ctx == nil {
+		ctx = context.Background()
+	}
+	ctx, cancel := context.WithTimeout(ctx, completionTimeout)
+	defer cancel()
+	images, _ := c.once.Images(ctx) // without a node there are none
+	var found []cobra.Completion
+	for _, image := range images {
+		names := []string{image.GetName()}
+		if named, err := reference.ParseNormalizedNamed(names[0]); err == nil && reference.FamiliarString(named) != names[0] {
+			names = append(names, reference.FamiliarString(named))
+		}
+		for _, name := range names {
+			if strings.HasPrefix(name, typed) {
+				found = append(found, name)
+			}
+		}
+	}
+	return found, cobra.ShellCompDirectiveNoFileComp
+}
 
 // completeNode offers the nodes that a command can be about, as completeRun does.
 func (a *app) completeNode(wanted func(*errandv1.Node) bool) cobra.CompletionFunc {

@@ -18,7 +18,9 @@ func completionServer(t *testing.T) *fakeapi.Server {
 }
 
 func TestCompletionOffersWhatTheCommandCanBeAbout(t *testing.T) {
-	i := newInvocation(t, completionServer(t).URL())
+	s := completionServer(t)
+	s.Images = []*errandv1.Image{{Name: "docker.io/library/busybox:latest"}, {Name: "registry.example/tool:1"}}
+	i := newInvocation(t, s.URL())
 	for line, want := range map[string]string{
 		"show |":                 "r.default.going\tRUNNING r.default.done\tSUCCEEDED n1",
 		"cancel |":               "r.default.going\tRUNNING",
@@ -26,6 +28,11 @@ func TestCompletionOffersWhatTheCommandCanBeAbout(t *testing.T) {
 		"show r.default.going |": "",
 		"logs |r.default.d":      "r.default.done\tSUCCEEDED n1",
 		"logs |do":               "done\tSUCCEEDED n1",
+		"image rm |":             "docker.io/library/busybox:latest busybox:latest registry.example/tool:1",
+		"run |bu":                "busybox:latest",
+		"console |reg":           "registry.example/tool:1",
+		"run busybox |":          "",
+		"node check |":           "n1\tready n2\taway",
 		"run --driver |":         "containerd process null",
 		"runs --status |":        "PENDING RUNNING SUCCEEDED FAILED TIMED_OUT CANCELED SKIPPED",
 		"runs -o |":              "table json yaml",

@@ -29,7 +29,7 @@ again. 'errand attach --take RUN' takes it over.`,
 		Example: `  errand console busybox
   errand console -e DEBUG=1 -w /srv busybox -- sh -l
   errand console --driver process -- bash`,
-		ValidArgsFunction: cobra.NoFileCompletions,
+		ValidArgsFunction: a.completeImage,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			keys, err := parseKeys(detachKeys)
 			if err != nil {

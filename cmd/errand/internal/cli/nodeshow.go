@@ -72,7 +72,7 @@ func (a *app) nodeShowCommand() *cobra.Command {
 			}
 			return usage("%s wants one NODE", cmd.CommandPath())
 		},
-		ValidArgsFunction: cobra.NoFileCompletions,
+		ValidArgsFunction: a.completeNode(anyNode),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.showNode(cmd.Context(), args[0])
 		},

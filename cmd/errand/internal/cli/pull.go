@@ -46,7 +46,7 @@ func (a *app) removeImageCommand() *cobra.Command {
 		Use:               "rm IMAGE",
 		Short:             "Remove an image of the node",
 		Args:              oneImage,
-		ValidArgsFunction: cobra.NoFileCompletions,
+		ValidArgsFunction: a.completeImage,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := checkText("IMAGE", args[0]); err != nil {
 				return err

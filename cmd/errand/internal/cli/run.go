@@ -79,7 +79,7 @@ does not exist; 130 when the run was canceled; 2 for a wrong command line.`,
   errand run -it busybox -- sh
   id=$(errand run -d busybox -- sleep 60); errand wait $id
   errand run -d --retries 3 --timeout 2h --name backup busybox -- ./backup`,
-		ValidArgsFunction: cobra.NoFileCompletions,
+		ValidArgsFunction: a.completeImage,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			request, err := a.createRequest(cmd, args, flags.specFlags)
 			if err != nil {
