@@ -14,6 +14,8 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/protobuf/types/known/durationpb"
+
 	"github.com/errand-run/errand/cluster/records"
 	errandv1 "github.com/errand-run/errand/messages/errand/v1"
 	"github.com/errand-run/errand/messages/errand/v1/errandv1connect"
@@ -116,10 +118,12 @@ func (x *torture) load(ctx context.Context, ledger string, stop <-chan struct{})
 	}
 }
 
-// kill kills the daemon at random moments, and starts it again.
+// kill kills the daemon at random moments, and starts it again. On a machine on which it
+// is slow to start it has as much longer for its work.
 func (x *torture) kill(t *testing.T) {
 	for range x.kills {
-		<-time.After(time.Duration(100+x.random.IntN(900)) * time.Millisecond) // moments of no meaning
+		most := max(time.Second, x.node.Ready)
+		<-time.After(100*time.Millisecond + time.Duration(x.random.Int64N(int64(most-100*time.Millisecond)))) // moments of no meaning
 		x.node.restart(t)
 		x.ready = append(x.ready, x.node.Ready)
 	}
@@ -264,7 +268,11 @@ func TestTortureOfProcesses(t *testing.T) {
 // a second start of an attempt would write to the same log.
 func TestTortureOfContainers(t *testing.T) {
 	x := &torture{node: startContainerNode(t), kills: kills(t), spec: func(script string) *errandv1.RunSpec {
-		return &errandv1.RunSpec{Driver: "containerd", Image: "busybox", Command: []string{"/bin/sh", "-c", script}}
+		return &errandv1.RunSpec{
+			Driver: "containerd", Image: "busybox", Command: []string{"/bin/sh", "-c", script},
+			// On a busy machine one is not made between two kills: it is once they are over.
+			StartDeadline: durationpb.New(time.Hour),
+		}
 	}}
 	x.run(t, outputLedger)
 }
