@@ -180,7 +180,13 @@ func (m *Machine) expel(p *placement, cause string) {
 // older copy, or somebody has said that this machine is dead, nothing goes on, for its run
 // may be elsewhere.
 func (m *Machine) outlives(p *placement) bool {
-	return p.entry.GetUnfenced() && !p.ended() && p.startCalled && !m.reverted && m.removed == nil && !m.era.regressed
+	return p.entry.GetUnfenced() && !p.ended() && (p.startCalled || p.startRecovered()) && !m.reverted && m.removed == nil && !m.era.regressed
+}
+
+// startRecovered tells whether an earlier daemon came to the start of a placement: its end
+// may be seen, by a stop, before it is adopted.
+func (p *placement) startRecovered() bool {
+	return p.recovered && p.entry.GetState() != recordv1.JournalState_JOURNAL_STATE_ACCEPTED
 }
 
 // crowded tells whether something occupies the node that does not outlive its session.
