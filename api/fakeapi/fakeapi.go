@@ -45,7 +45,7 @@ type Server struct {
 	PullAnswers []*errandv1.PullImageResponse
 	PullError   error
 	Nodes       []*errandv1.Node
-	// Causes and Histories are those of runs, by id; NodePulls those of every node.
+	// Causes and Histories are those of runs, by id, "" for the causes of any other; NodePulls those of every node.
 	Causes    map[string][]*errandv1.Cause
 	Histories map[string]*errandv1.RunHistory
 	NodePulls []*errandv1.ImagePull

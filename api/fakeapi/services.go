@@ -381,7 +381,11 @@ func (r *runService) Explain(_ context.Context, request *errandv1.ExplainRunRequ
 		return nil, err
 	}
 	run := live.Run()
-	if causes := r.Causes[run.GetId()]; len(causes) > 0 {
+	causes, known := r.Causes[run.GetId()]
+	if !known {
+		causes = r.Causes[""]
+	}
+	if len(causes) > 0 {
 		return &errandv1.ExplainRunResponse{Run: run, Causes: causes}, nil
 	}
 	return &errandv1.ExplainRunResponse{Run: run, Causes: []*errandv1.Cause{{Code: run.GetStatus().String(), Message: run.GetMessage()}}}, nil

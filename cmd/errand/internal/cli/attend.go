@@ -23,6 +23,9 @@ const (
 	holdPauseDefault = 3 * time.Second
 )
 
+// causePulling is the word of the API for an image that is being pulled.
+const causePulling = "PULLING"
+
 // errLeft ends an attendance that the user has left.
 var errLeft = errors.New("left")
 
@@ -176,6 +179,7 @@ func (t *attendance) cancel(ctx context.Context, id string) {
 // else, until it starts or ctx ends. That it can not be asked is for others to tell.
 func (t *attendance) tellHolds(ctx context.Context, id string) {
 	last := ""
+	var pullTold time.Time
 	look := time.NewTicker(t.app.holdPause)
 	defer look.Stop()
 	for {
@@ -194,8 +198,31 @@ func (t *attendance) tellHolds(ctx context.Context, id string) {
 		if hold := run.GetMessage(); hold != "" && hold != last {
 			last = hold
 			t.app.note("run %s waits: %s", id, cellText(hold))
+			continue
+		}
+		// How far a pull is changes all the time.
+		if now := t.app.now(); now.Sub(pullTold) >= pullLineEvery {
+			if pull := t.pulling(ctx, id); pull != "" {
+				pullTold = now
+				t.app.note("run %s waits: %s", id, cellText(pull))
+			}
 		}
 	}
+}
+
+// pulling is what its node says of the image that a run waits for; empty if it waits for
+// none, or that can not be asked.
+func (t *attendance) pulling(ctx context.Context, id string) string {
+	explained, err := t.c.once.Explain(ctx, id)
+	if err != nil {
+		return ""
+	}
+	for _, cause := range explained.GetCauses() {
+		if cause.GetCode() == causePulling {
+			return cause.GetMessage()
+		}
+	}
+	return ""
 }
 
 // watch shows the output of the run and returns the exit code for its outcome.

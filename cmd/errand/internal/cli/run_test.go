@@ -398,6 +398,27 @@ func TestRunThatWaitsSaysWhyAtATerminal(t *testing.T) {
 	i.run("run", "busybox").want(t, 17, "out\n", "err\n")
 }
 
+func TestRunThatWaitsForItsImageSaysHowFarItIsAtATerminal(t *testing.T) {
+	var s *fakeapi.Server
+	s = startFake(t, func(server *fakeapi.Server) {
+		server.Script = func(l *fakeapi.Live) {
+			ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+			defer cancel()
+			_ = s.Await(ctx, func() bool { return s.Calls(errandv1connect.RunServiceExplainProcedure) > 0 })
+			seventeen(l)
+		}
+	})
+	s.Causes = map[string][]*errandv1.Cause{"": {
+		{Code: "PLACED", Message: "attempt 1 is on node n1"}, {Code: "PULLING", Message: "node n1 pulls image busybox: 3.0 MiB of 9.0 MiB"},
+	}}
+	i := newInvocation(t, s.URL())
+	i.holdPause = time.Millisecond
+	got := i.run("run", "busybox")
+	if note := " waits: node n1 pulls image busybox: 3.0 MiB of 9.0 MiB\n"; got.code != 17 || got.stdout != "out\n" || strings.Count(got.stderr, note) != 1 {
+		t.Errorf("%+v, want once %q", got, note)
+	}
+}
+
 func TestHelpAndVersionAreFoundWhereTheyAreLookedFor(t *testing.T) {
 	i := newInvocation(t, "http://127.0.0.1:1")
 	for _, c := range []struct {
