@@ -47,7 +47,7 @@ func newClusterAccess(order *sequence, config settings, parts Parts, m *metrics)
 
 func (c *clusterAccess) start(ctx context.Context) error {
 	if err := os.MkdirAll(c.settings.DataDir, 0o711); err != nil {
-		return fmt.Errorf("data directory: %w", err)
+		return ownership(c.settings.DataDir, fmt.Errorf("data directory: %w", err))
 	}
 	var err error
 	if c.listener, err = c.listen(ctx); err != nil {
@@ -61,6 +61,9 @@ func (c *clusterAccess) start(ctx context.Context) error {
 		storeConfig.DataDir = filepath.Join(c.settings.DataDir, "etcd")
 	}
 	if c.store, err = store.Open(ctx, storeConfig); err != nil {
+		if len(c.settings.EtcdEndpoints) == 0 {
+			err = ownership(c.settings.DataDir, err)
+		}
 		return errors.Join(err, c.stop(ctx))
 	}
 	cluster, err := c.store.EnsureCluster(ctx, c.keys, c.settings.solo())

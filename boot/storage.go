@@ -46,10 +46,18 @@ func (s *nodeStorage) attemptLog(run string, attempt int32) string {
 }
 
 func (s *nodeStorage) start(ctx context.Context) error {
-	if err := os.MkdirAll(s.logDir, 0o711); err != nil {
+	return ownership(s.settings.DataDir, s.open(ctx))
+}
+
+// open makes the folder of logs and opens the journal.
+func (s *nodeStorage) open(ctx context.Context) error {
+	err := os.MkdirAll(s.logDir, 0o711)
+	if err == nil {
+		err = writable(s.logDir)
+	}
+	if err != nil {
 		return fmt.Errorf("directory of logs: %w", err)
 	}
-	var err error
 	if s.journal, err = journal.Open(s.settings.DataDir, s.settings.RuntimeDir); err != nil {
 		return err
 	}

@@ -94,3 +94,16 @@ func TestOpenEmbeddedThatIsDamagedSaysSo(t *testing.T) {
 		})
 	}
 }
+
+// A folder that can not be read is not one that is empty: nobody is told to give the store
+// up for that. Root may read all folders, so this is one that is none.
+func TestLogThatCanNotBeLookedForIsNoDamage(t *testing.T) {
+	dir, _, log := filled(t)
+	logs := filepath.Dir(log)
+	if err := errors.Join(os.Rename(logs, logs+".kept"), os.WriteFile(logs, nil, 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Open(context.Background(), Config{DataDir: dir}); err == nil || errors.Is(err, ErrDamaged) || !strings.Contains(err.Error(), logs) {
+		t.Errorf("error %v", err)
+	}
+}
