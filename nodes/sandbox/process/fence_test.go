@@ -12,6 +12,7 @@ import (
 	recordv1 "github.com/errand-run/errand/messages/errand/record/v1"
 	"github.com/errand-run/errand/nodes/fence/page"
 	"github.com/errand-run/errand/nodes/sandbox"
+	"github.com/errand-run/errand/nodes/sandbox/cgroup"
 	"github.com/errand-run/errand/nodes/sandbox/guest/guesttest"
 )
 
@@ -66,6 +67,56 @@ func TestSupervisorKillsItsCommandAtTheFence(t *testing.T) {
 		t.Errorf("exit %+v", exit)
 	}
 	remove(t, d, "fenced")
+}
+
+// TestSupervisorOfARunThatWaitsLetsItGoOnAtTheFence, and its group says so to the daemon
+// and the guard.
+func TestSupervisorOfARunThatWaitsLetsItGoOnAtTheFence(t *testing.T) {
+	const window = 500 * time.Millisecond
+	fence, c := openFence(t), config(t)
+	c.Fence = fence.Path()
+	state := page.State{BootID: "boot", Session: 7, Deadline: page.Boottime() + time.Hour, Window: window}
+	fence.Arm(state)
+	d := open(t, c)
+	defer d.Close()
+	end := filepath.Join(t.TempDir(), "end")
+	script := "until [ -e " + end + " ]; do sleep 0.02; done; exit 3"
+	specs := map[bool]sandbox.Spec{}
+	for unfenced, id := range map[bool]string{false: "fenced", true: "waits"} {
+		spec := specOf(t.TempDir(), "r.default."+id, "sh", "-c", script)
+		spec.Unfenced = unfenced
+		specs[unfenced] = spec
+		start(t, d, spec)
+	}
+	parent, err := cgroup.Open(cgroup.Root, c.CgroupParent)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for unfenced, spec := range specs {
+		if got := parent.Group(spec.ID).Unfenced(); got != unfenced {
+			t.Errorf("the group of %s is unfenced: %t", spec.Run, got)
+		}
+	}
+	waits := supervisorOf(t, c.Dir, specs[true].ID)
+	state.Deadline = page.Boottime() + window
+	fence.Arm(state)
+	if exit, err := d.Wait(bounded(t), specs[false].ID); err != nil || exit.Code == nil || *exit.Code != 137 {
+		t.Errorf("what does not wait ended with %+v, %v", exit, err)
+	}
+	// Both would be killed at the same moment, and a kill takes no time.
+	time.Sleep(200 * time.Millisecond) // nothing is to happen
+	if !waits.Alive() {
+		t.Error("what waits has ended too")
+	}
+	if err := os.WriteFile(end, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if exit, err := d.Wait(bounded(t), specs[true].ID); err != nil || exit.Code == nil || *exit.Code != 3 {
+		t.Errorf("what waits ended with %+v, %v", exit, err)
+	}
+	for _, spec := range specs {
+		remove(t, d, spec.ID)
+	}
 }
 
 // TestSupervisorKillsThoughItsDiskHangs, and tells of the end when the disk answers.
