@@ -304,10 +304,13 @@ func validAccount(text string) bool {
 }
 
 func (c *checker) resources(spec *errandv1.RunSpec) {
-	c.amount("spec.cpu_millis", spec.GetCpuMillis(), cpuMillisMin, cpuMillisMax, plainNumber)
+	c.amount("spec.cpu_millis", spec.GetCpuMillis(), cpuMillisMin, cpuMillisMax, milliCores)
 	c.amount("spec.memory_bytes", spec.GetMemoryBytes(), memoryBytesMin, memoryBytesMax, byteSize)
 	c.amount("spec.pids_limit", spec.GetPidsLimit(), 1, pidsMax, plainNumber)
 }
+
+// milliCores writes thousandths of a core as a command line takes them.
+func milliCores(amount int64) string { return strconv.FormatInt(amount, 10) + "m" }
 
 func plainNumber(amount int64) string { return strconv.FormatInt(amount, 10) }
 

@@ -82,7 +82,7 @@ func TestBadCommandLinesNameWhatIsWrong(t *testing.T) {
 		"show without a run":          {[]string{"show"}, []string{"which RUN"}},
 		"show with two":               {[]string{"show", "a", "b"}, []string{"one RUN"}},
 		"empty id":                    {[]string{"cancel", ""}, []string{"empty"}},
-		"bad tail":                    {[]string{"logs", "--tail", "0", "x"}, []string{"--tail"}},
+		"bad tail":                    {[]string{"logs", "--tail", "0", "x"}, []string{"--tail 0: must be 1 to 2147483647"}},
 		"bad since":                   {[]string{"logs", "--since", "yesterday", "x"}, []string{"--since", "10m"}},
 		"bad stream":                  {[]string{"logs", "--stream", "out", "x"}, []string{"--stream", "stdout or stderr"}},
 		"bad attempt":                 {[]string{"logs", "--attempt", "-1", "x"}, []string{"--attempt"}},

@@ -53,7 +53,7 @@ func (a *app) logs(ctx context.Context, cmd *cobra.Command, id string, flags log
 	request := &errandv1.LogsRequest{Attempt: flags.attempt, Follow: flags.follow}
 	if cmd.Flags().Changed("tail") {
 		if flags.tail < 1 || flags.tail > math.MaxInt32 {
-			return usage("--tail %d: must be 1 or more", flags.tail)
+			return usage("--tail %d: must be 1 to %d", flags.tail, math.MaxInt32)
 		}
 		request.TailLines = int32(flags.tail)
 	}

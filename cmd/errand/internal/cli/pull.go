@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -57,7 +58,7 @@ func (a *app) removeImageCommand() *cobra.Command {
 			}
 			name, err := c.once.RemoveImage(cmd.Context(), args[0])
 			if err != nil {
-				return c.explain(err)
+				return c.explainImage(err)
 			}
 			return a.print(struct {
 				Name string `json:"name"`
@@ -67,6 +68,16 @@ func (a *app) removeImageCommand() *cobra.Command {
 			})
 		},
 	}
+}
+
+// explainImage is explain for a call about one image, whose name is an argument.
+func (c *connection) explainImage(err error) error {
+	err = c.explain(err)
+	var f *failure
+	if errors.As(err, &f) {
+		f.message = strings.Replace(f.message, flagOfField["name"]+": ", "IMAGE: ", 1)
+	}
+	return err
 }
 
 func oneImage(cmd *cobra.Command, args []string) error {
@@ -92,7 +103,7 @@ func (a *app) pullImage(ctx context.Context, name, file string) error {
 	image, err := c.once.PullImage(ctx, name, credential, shown.show)
 	shown.end()
 	if err != nil {
-		return c.explain(err)
+		return c.explainImage(err)
 	}
 	return a.print(viewImage(image), func() error {
 		_, err := fmt.Fprintf(a.stdout, "%s %s\n", image.GetName(), image.GetDigest())

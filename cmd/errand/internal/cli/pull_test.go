@@ -71,3 +71,10 @@ func TestProgressOfAPullOnATerminalIsOneLine(t *testing.T) {
 		t.Errorf("got %q", got)
 	}
 }
+
+func TestAnImageNameThatIsNoneIsCalledByWhatWasTyped(t *testing.T) {
+	s := startFake(t, func(s *fakeapi.Server) {
+		s.PullError = fakeapi.Fail(connect.CodeInvalidArgument, "INVALID_FIELD", "x", &errandv1.FieldViolation{Field: "name", Text: `"UP" is not an image name`})
+	})
+	newInvocation(t, s.URL()).run("image", "pull", "UP").wantError(t, ExitUsage, `errand: IMAGE: "UP" is not an image name`)
+}
