@@ -150,6 +150,14 @@ func TestLookUpOpensOnlyFiles(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
+			watch, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer unix.Close(watch)
+			if _, err := unix.InotifyAddWatch(watch, filepath.Join(root, "etc/passwd"), unix.IN_OPEN); err != nil {
+				t.Fatal(err)
+			}
 			ended := make(chan struct{})
 			go func() {
 				defer close(ended)
@@ -162,6 +170,9 @@ func TestLookUpOpensOnlyFiles(t *testing.T) {
 			case <-ended:
 			case <-time.After(10 * time.Second):
 				t.Fatal("it hangs")
+			}
+			if n, err := unix.Read(watch, make([]byte, 4096)); !errors.Is(err, unix.EAGAIN) {
+				t.Errorf("it was opened: %d, %v", n, err)
 			}
 		})
 	}
