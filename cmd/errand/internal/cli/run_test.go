@@ -405,6 +405,9 @@ func TestRunThatWaitsForItsImageSaysHowFarItIsAtATerminal(t *testing.T) {
 			ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 			defer cancel()
 			_ = s.Await(ctx, func() bool { return s.Calls(errandv1connect.RunServiceExplainProcedure) > 0 })
+			// The next look comes once that answer was told.
+			looks := s.Calls(errandv1connect.RunServiceGetProcedure)
+			_ = s.Await(ctx, func() bool { return s.Calls(errandv1connect.RunServiceGetProcedure) > looks })
 			seventeen(l)
 		}
 	})
