@@ -61,7 +61,11 @@ func newSandboxHost(order *sequence, config settings, parts Parts, storage *node
 }
 
 func (h *sandboxHost) start(ctx context.Context) error {
-	if err := h.openAll(ctx); err != nil {
+	err := h.openAll(ctx)
+	if err == nil {
+		err = h.endFormer(ctx)
+	}
+	if err != nil {
 		patient, cancel := context.WithTimeout(context.WithoutCancel(ctx), unwindTimeout)
 		defer cancel()
 		return errors.Join(err, h.stop(patient))

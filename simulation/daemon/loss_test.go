@@ -29,6 +29,7 @@ func TestStartThatIsRefusedLeavesTheCommandRunning(t *testing.T) {
 	}{
 		{name: "journal missing", away: []string{"journal.db"}, says: []string{"journal.db", "--accept-loss-of journal"}},
 		{name: "journal and store missing", away: []string{"journal.db", "etcd"}, says: []string{"journal.db", "--accept-loss-of journal"}},
+		{name: "all missing", away: []string{"*"}, says: []string{"had this data directory", "--accept-loss-of journal"}},
 		{name: "store missing", away: []string{"etcd"}, says: []string{"another store", "--accept-loss-of store"}},
 		{name: "another prefix", flags: []string{"--etcd-prefix", "/other/"}, says: []string{"another store", "--etcd-prefix"}},
 		{name: "another name", flags: []string{"--name", "other"}, says: []string{"--name"}},
@@ -36,6 +37,7 @@ func TestStartThatIsRefusedLeavesTheCommandRunning(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			kept := t.TempDir()
+			test.away = n.files(t, test.away)
 			for _, name := range test.away {
 				if err := os.Rename(filepath.Join(n.data, name), filepath.Join(kept, name)); err != nil {
 					t.Fatal(err)
@@ -83,16 +85,17 @@ func TestLossThatIsAccepted(t *testing.T) {
 		{"store", "store", []string{"etcd"}},
 		{"journal", "journal", []string{"journal.db"}},
 		{"journal and store", "journal", []string{"journal.db", "etcd"}},
+		{"all", "journal", []string{"*"}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			n := startNode(t)
 			path := filepath.Join(t.TempDir(), "beat")
-			id := n.submit(t, "--", "sh", "-c", "while :; do echo >> "+path+"; sleep 0.05; done")
+			id := n.submit(t, "--idempotency-key", "again", "--", "sh", "-c", "while :; do echo >> "+path+"; sleep 0.05; done")
 			ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 			defer cancel()
 			n.awaitRunning(ctx, t, id)
 			n.crash(t)
-			for _, name := range test.away {
+			for _, name := range n.files(t, test.away) {
 				if err := os.RemoveAll(filepath.Join(n.data, name)); err != nil {
 					t.Fatal(err)
 				}
@@ -108,6 +111,10 @@ func TestLossThatIsAccepted(t *testing.T) {
 			if after, err := os.ReadFile(path); err != nil || len(after) != len(before) {
 				t.Errorf("the command of before goes on: %d bytes, then %d, %v", len(before), len(after), err)
 			}
+			if test.name == "all" {
+				// The run, and with it the sandbox, has the id of the one before.
+				n.errand(t, "run", "--idempotency-key", "again", "--", "sh", "-c", "echo $ERRAND_RUN_ID").want(t, 0, id+"\n", "")
+			}
 			if test.name == "journal" {
 				if s := n.show(t, id); s.Status != "FAILED" || s.ExitCode != nil {
 					t.Errorf("the run is %+v", s)
@@ -118,6 +125,23 @@ func TestLossThatIsAccepted(t *testing.T) {
 			n.start(t)
 		})
 	}
+}
+
+// files are those below the node's data directory that are named, "*" for all.
+func (n *node) files(t *testing.T, named []string) []string {
+	t.Helper()
+	if !slices.Equal(named, []string{"*"}) {
+		return named
+	}
+	entries, err := os.ReadDir(n.data)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var all []string
+	for _, entry := range entries {
+		all = append(all, entry.Name())
+	}
+	return all
 }
 
 // TestJournalThatIsPutBackStartsNothingAgain: an older copy of journal.db, put back in

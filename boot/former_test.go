@@ -1,0 +1,35 @@
+package boot
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+)
+
+func TestNotesTellWhoHadADataDirectoryBefore(t *testing.T) {
+	n := notes{t.TempDir()}
+	for _, kept := range [][2]string{{"a", "/data"}, {"b", "/data"}, {"c", "/other"}, {"d", "/data"}, {"d", "/moved"}, {"e", "/data"}} {
+		if err := n.keep(kept[0], kept[1]); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := n.forget("e"); err != nil {
+		t.Fatal(err)
+	}
+	if err := n.forget("never"); err != nil {
+		t.Error(err)
+	}
+	for name, content := range map[string]string{"node-.data": "/data", "node-x.data.new": "/data", "journal-x.mark": "/data", "nodes": "/data"} {
+		if err := os.WriteFile(filepath.Join(n.dir, name), []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.Mkdir(filepath.Join(n.dir, "node-dir.data"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	former, err := n.former("b", "/data")
+	if err != nil || !slices.Equal(former, []string{"a"}) {
+		t.Errorf("former: %q, %v; want a", former, err)
+	}
+}
