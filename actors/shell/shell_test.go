@@ -139,7 +139,10 @@ func TestShellTimers(t *testing.T) {
 			"timer replaced 1h", "timer replaced 40ms",
 			"timer stopped 1h", "timer stopped -1ms", "timer unset -1ms",
 			"timer last 100ms")
-		w.until(t, "the last timer", func() bool { return w.journal.has("a fired last") })
+		// Timers that a busy machine is late for fire together, in any order.
+		w.until(t, "the timers that are to fire", func() bool {
+			return w.journal.has("a fired once") && w.journal.has("a fired replaced") && w.journal.has("a fired last")
+		})
 		for name, want := range map[string]int{"once": 1, "replaced": 1, "stopped": 0, "unset": 0, "last": 1} {
 			if got := w.journal.count("a fired " + name); got != want {
 				t.Errorf("timer %s fired %d times, want %d", name, got, want)
