@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strings"
 	"time"
 
 	"google.golang.org/protobuf/types/known/timestamppb"
@@ -87,11 +88,22 @@ func (n nodeImages) Pull(
 	case ctx.Err() != nil:
 		return api.Image{}, fmt.Errorf("pull image: %w", ctx.Err())
 	case errors.As(err, &start) && start.Reason == recordv1.Reason_REASON_IMAGE_NOT_FOUND:
-		return api.Image{}, records.Errorf(records.ClassNotFound, "%w", err)
+		return api.Image{}, records.Errorf(records.ClassNotFound, "%s", whyNotPulled(start))
 	case errors.As(err, &start):
-		return api.Image{}, records.Errorf(records.ClassUnavailable, "%w", err)
+		return api.Image{}, records.Errorf(records.ClassUnavailable, "%s", whyNotPulled(start))
 	}
 	return api.Image{}, err
+}
+
+// whyNotPulled leaves out what was done to which image: the caller has asked for it, and
+// is told so.
+func whyNotPulled(failed *sandbox.StartError) string {
+	if rest, ok := strings.CutPrefix(failed.Message, "pull image "); ok {
+		if _, why, ok := strings.Cut(rest, ": "); ok {
+			return why
+		}
+	}
+	return failed.Message
 }
 
 func apiImages(found []images.Image) []api.Image {

@@ -29,3 +29,14 @@ func TestPhasesOfPullsAreThoseOfTheAPI(t *testing.T) {
 		t.Errorf("got %v", shown)
 	}
 }
+
+func TestWhyAnImageWasNotPulledIsToldOnce(t *testing.T) {
+	for message, want := range map[string]string{
+		"pull image 127.0.0.1:5/a:1: 127.0.0.1:5 can not be reached: connection refused": "127.0.0.1:5 can not be reached: connection refused",
+		"registry r has no image r/a:1": "registry r has no image r/a:1",
+	} {
+		if got := whyNotPulled(&sandbox.StartError{Message: message}); got != want {
+			t.Errorf("%q: %q", message, got)
+		}
+	}
+}
