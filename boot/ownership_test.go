@@ -73,7 +73,7 @@ func TestErrorOfTheDataDirectorySaysWhatToDo(t *testing.T) {
 			}
 		})
 	}
-	if other := syscall.EIO; ownership("/d", other) != other || ownership("/d", nil) != nil {
+	if err := ownership("/d", syscall.EIO); err == nil || err.Error() != syscall.EIO.Error() || ownership("/d", nil) != nil {
 		t.Error("another error, or none, is not left as it is")
 	}
 }

@@ -255,7 +255,7 @@ func (m *Machine) warnOfLog(p *placement) {
 	if exit.Code == nil || exit.GetLogComplete() {
 		return
 	}
-	level, cause := actors.LogWarn, "it is larger than its limit, or its logger was killed"
+	level, cause := actors.LogWarn, "it is larger than its limit, its logger was killed, or its disk had no room for its last words"
 	if m.logsIncomplete++; exit.GetLogUnwritten() {
 		m.logsUnwritten++
 		level, cause = actors.LogError, "the disk of the logs did not take all"

@@ -77,6 +77,10 @@ func serve(ctx context.Context, asked request, environment []string, stdout io.W
 	startContext, cancel := context.WithTimeout(ctx, app.StartTimeout())
 	defer cancel()
 	if err := app.Start(startContext); err != nil {
+		if ctx.Err() != nil && errors.Is(err, context.Canceled) {
+			log.Info("told to end while it started; what runs goes on")
+			return nil
+		}
 		return err
 	}
 	fmt.Fprintf(stdout, "errand-node %s ready: name %s, API http://%s, drivers %s, data %s\n",
