@@ -63,8 +63,10 @@ func (s *suite) inputPlain() {
 // on after an interrupt, which ends what it reads, and ends at a Ctrl-D only: what is typed
 // to one that has ended goes nowhere.
 func (s *suite) inputTerminal() {
-	spec := s.sh(`trap 'stty size; echo interrupted; again=1' INT; [ -t 0 ] && [ -t 1 ] && [ -t 2 ] && echo terminal; read a; echo "got $a"; stty size
-		again=1; while [ $again = 1 ]; do again=0; while read a; do echo "more $a"; done; done; exit 5`)
+	// The signal may come to a read, which it ends, or between two commands: it is over when
+	// a line has been read after it.
+	spec := s.sh(`again=0; trap 'again=1; stty size; echo interrupted' INT; [ -t 0 ] && [ -t 1 ] && [ -t 2 ] && echo terminal; read a; echo "got $a"; stty size
+		while :; do if read a; then again=0; echo "more $a"; elif [ $again = 1 ]; then again=0; else exit 5; fi; done`)
 	spec.Spec.Terminal = true
 	s.start(spec)
 	typed := s.input(spec.ID)
