@@ -23,7 +23,7 @@ func (unfenced) Observe(l *Ledger, e history.Event, report func(Finding)) {
 	switch e.Kind {
 	case history.KindCommand:
 		c, ok := e.Detail.(history.Command)
-		if r := l.Run(e.Run); ok && !older && !c.Started && c.Cause == "fence" && r != nil && waitsForNode(r.Record) {
+		if r := l.Run(e.Run); ok && !older && !c.Started && c.Cause == "fence" && r != nil && waitsForNode(r.Record) && !l.Dead(e.Node) {
 			report(Finding{Run: e.Run, Node: e.Node, Text: "its command was ended by the fence, and it asked to wait for its node"})
 		}
 	case history.KindCommit:

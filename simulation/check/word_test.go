@@ -61,6 +61,13 @@ func TestWordExcusesOnlyWhatItIsFor(t *testing.T) {
 			s.register()
 			s.giveUp()
 		}},
+		{"the node hears of it, and ends all that it has behind its fence", "", "", onWait, 0, func(s *script) {
+			s.loseSession()
+			s.sayDead()
+			s.giveUp()
+			s.exit(one, "n1", 1, 1, 137, "fence")
+			s.register()
+		}},
 		{"the node comes back with it", "has a session again", check.G4, onWait, 0, func(s *script) {
 			s.loseSession()
 			s.sayDead()
