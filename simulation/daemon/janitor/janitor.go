@@ -225,8 +225,9 @@ func unmount(dir string) error {
 	return err
 }
 
+// ignoreAbsence also ignores a file system whose server was a process of tests.
 func ignoreAbsence(err error) error {
-	if errors.Is(err, fs.ErrNotExist) {
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTCONN) {
 		return nil
 	}
 	return err
