@@ -5,6 +5,8 @@ import (
 	"encoding/binary"
 	"slices"
 	"time"
+
+	"github.com/errand-run/errand/cluster/records"
 )
 
 // span is one operation on a run: what was asked, what was answered, and when.
@@ -52,11 +54,8 @@ func (o *ordering) from(s state) bool {
 	}
 	if key := o.key(s); !o.tried[key] {
 		o.tried[key] = true
-		for i := range o.candidates() {
-			ok, next := step(s, o.spans[i].in, o.spans[i].out)
-			if !ok || next == s {
-				continue // one whose answer nobody knows may as well come last
-			}
+		for _, i := range o.choices(s) {
+			_, next := step(s, o.spans[i].in, o.spans[i].out)
 			o.place(i)
 			if o.from(next) {
 				return true
@@ -71,12 +70,12 @@ func (o *ordering) from(s state) bool {
 }
 
 // takeAnswers gives their place to all operations that may come now and change
-// nothing: there is none better. It returns which they were.
+// nothing, neither now nor later: there is none better. It returns which they were.
 func (o *ordering) takeAnswers(s state) (placed []int) {
 	for again := true; again; {
 		again = false
 		for i := range o.candidates() {
-			if ok, next := step(s, o.spans[i].in, o.spans[i].out); ok && next == s && o.spans[i].out.known {
+			if ok, _ := step(s, o.spans[i].in, o.spans[i].out); ok && o.spans[i].out.known && !o.spans[i].changes() {
 				o.place(i)
 				placed = append(placed, i)
 				again = true
@@ -84,6 +83,42 @@ func (o *ordering) takeAnswers(s state) (placed []int) {
 		}
 	}
 	return placed
+}
+
+// changes tells whether the operation may be one that changes a state. One that changes
+// nothing now may be needed later, where it does: a second submit, once what the first
+// one made was deleted and forgotten.
+func (s span) changes() bool {
+	switch s.in.verb {
+	case VerbGet, VerbCancel:
+		return false
+	case VerbSubmit, VerbDelete:
+		return !s.out.refused || s.in.verb == VerbSubmit && s.out.class == records.ClassInvalid
+	default:
+		return true
+	}
+}
+
+// choices are the operations that may come next, those first that change nothing. Of
+// several that ask and answer the same, the one that must come first stands for all.
+func (o *ordering) choices(s state) []int {
+	var still, moving []int
+	for i := range o.candidates() {
+		ok, next := step(s, o.spans[i].in, o.spans[i].out)
+		if !ok || next == s && !o.spans[i].out.known {
+			continue // one whose answer nobody knows may as well come last
+		}
+		list := &moving
+		if next == s {
+			list = &still
+		}
+		if j := slices.IndexFunc(*list, func(j int) bool { return o.spans[j].in == o.spans[i].in && o.spans[j].out == o.spans[i].out }); j < 0 {
+			*list = append(*list, i)
+		} else if o.spans[i].end < o.spans[(*list)[j]].end {
+			(*list)[j] = i
+		}
+	}
+	return append(still, moving...)
 }
 
 // candidates are the operations that began before all others had ended.

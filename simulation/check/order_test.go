@@ -65,6 +65,41 @@ func TestOrderedAgreesWithPorcupine(t *testing.T) {
 	}
 }
 
+// What changes nothing where it may first come can be what is needed later.
+func TestOrderedFindsAnOrderInWhichACallComesLater(t *testing.T) {
+	done := func(verb string) span { return span{in: operation{verb: verb}, out: outcome{known: true}} }
+	unanswered := func(verb string) span { return span{in: operation{verb: verb}, end: never} }
+	for name, spans := range map[string][]span{
+		"the second submit after the first run is forgotten": {
+			done(VerbSubmit), done(VerbSubmit), done(verbEnd), done(verbEnd), done(verbForget), unanswered(VerbDelete),
+		},
+		"the second delete after the second run has ended": {
+			done(VerbSubmit), done(verbEnd), done(VerbDelete), done(VerbDelete), done(verbForget), done(VerbSubmit), done(verbEnd), done(verbForget),
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if !porcupineOrders(spans) || !ordered(spans) {
+				t.Errorf("porcupine finds an order: %v, ordered: %v", porcupineOrders(spans), ordered(spans))
+			}
+		})
+	}
+}
+
+// Many clients who are told the same must not make it grow either, where there is none.
+func TestOrderedIsQuickWithManyCallsThatAreToldTheSame(t *testing.T) {
+	var spans []span
+	for i := range 200 {
+		spans = append(spans, span{in: operation{verb: []string{VerbSubmit, VerbDelete}[i%2]}, out: outcome{known: true}, call: time.Duration(i % 3), end: 400 + time.Duration(i)})
+	}
+	spans = append(spans, span{in: operation{verb: verbEnd}, out: outcome{known: true}, call: 300, end: 300})
+	if !ordered(spans) {
+		t.Error("an order exists and was not found")
+	}
+	if ordered(append(spans, span{in: operation{verb: VerbGet}, out: outcome{known: true, exists: true}, call: 700, end: 701})) {
+		t.Error("an order was found and there is none: it has ended, and was deleted")
+	}
+}
+
 // Calls that nobody answers must not make the search grow without bound.
 func TestOrderedIsQuickWithManyUnansweredCalls(t *testing.T) {
 	var spans []span
