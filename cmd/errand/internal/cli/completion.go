@@ -22,18 +22,31 @@ func anyRun(errandv1.Status) bool           { return true }
 func activeRun(status errandv1.Status) bool { return !terminal(status) }
 func anyNode(*errandv1.Node) bool           { return true }
 
-// completeImage offers the images of the node for the one argument before --, as the node
-// writes them and as people do.
-func (a *app) completeImage(cmd *cobra.Command, args []string, typed string) ([]cobra.Completion, cobra.ShellCompDirective) {
+// connectAtPrompt is connect with a context that lasts as long as a prompt may take; who
+// got no error calls cancel.
+func (a *app) connectAtPrompt(cmd *cobra.Command) (*connection, context.Context, context.CancelFunc, error) {
 	c, err := a.connect()
-	if err != nil || len(args) > 0 {
-		return nil, cobra.ShellCompDirectiveNoFileComp
+	if err != nil {
+		return nil, nil, nil, err
 	}
 	ctx := cmd.Context()
 	if ctx == nil {
 		ctx = context.Background()
 	}
 	ctx, cancel := context.WithTimeout(ctx, completionTimeout)
+	return c, ctx, cancel, nil
+}
+
+// completeImage offers the images of the node for the one argument before --, as the node
+// writes them and as people do.
+func (a *app) completeImage(cmd *cobra.Command, args []string, typed string) ([]cobra.Completion, cobra.ShellCompDirective) {
+	if len(args) > 0 {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	c, ctx, cancel, err := a.connectAtPrompt(cmd)
+	if err != nil {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
 	defer cancel()
 	images, _ := c.once.Images(ctx) // without a node there are none
 	var found []cobra.Completion
@@ -54,15 +67,13 @@ func (a *app) completeImage(cmd *cobra.Command, args []string, typed string) ([]
 // completeNode offers the nodes that a command can be about, as completeRun does.
 func (a *app) completeNode(wanted func(*errandv1.Node) bool) cobra.CompletionFunc {
 	return func(cmd *cobra.Command, args []string, typed string) ([]cobra.Completion, cobra.ShellCompDirective) {
-		c, err := a.connect()
-		if err != nil || len(args) > 0 {
+		if len(args) > 0 {
 			return nil, cobra.ShellCompDirectiveNoFileComp
 		}
-		ctx := cmd.Context()
-		if ctx == nil {
-			ctx = context.Background()
+		c, ctx, cancel, err := a.connectAtPrompt(cmd)
+		if err != nil {
+			return nil, cobra.ShellCompDirectiveNoFileComp
 		}
-		ctx, cancel := context.WithTimeout(ctx, completionTimeout)
 		defer cancel()
 		nodes, err := c.once.Nodes(ctx)
 		if err != nil {
@@ -85,15 +96,10 @@ func (a *app) completeRun(wanted func(errandv1.Status) bool) cobra.CompletionFun
 		if cmd.Args != nil && cmd.Args(cmd, append(slices.Clone(args), "r")) != nil {
 			return nil, cobra.ShellCompDirectiveNoFileComp
 		}
-		c, err := a.connect()
+		c, ctx, cancel, err := a.connectAtPrompt(cmd)
 		if err != nil {
 			return nil, cobra.ShellCompDirectiveNoFileComp
 		}
-		ctx := cmd.Context()
-		if ctx == nil {
-			ctx = context.Background()
-		}
-		ctx, cancel := context.WithTimeout(ctx, completionTimeout)
 		defer cancel()
 		runs, err := a.list(ctx, c, &errandv1.ListRunsRequest{}, completionRuns, time.Time{})
 		if err != nil {
