@@ -50,7 +50,9 @@ func Left(dir string) bool {
 	proc, ok := find(places(absolute))
 	if ok {
 		proc.release()
+		return true
 	}
+	_, _, ok = moved(places(absolute))
 	return ok
 }
 
@@ -89,6 +91,12 @@ func Start(ctx context.Context, config Config) (*Daemon, error) {
 		return nil, err
 	}
 	if !adopted {
+		// A second one would wait for the first one's lock of the same files, and what the
+		// first one has, it looks for where the directory was.
+		if pid, config, ok := moved(d.paths); ok {
+			return nil, fmt.Errorf("the data directory was moved here from %s while its containerd (pid %d) was at work with containers of runs: move it back and start the node there. "+
+				"When none of its runs is left in a container, the node ends its containerd as it stops, and the directory can be moved", filepath.Dir(filepath.Dir(config)), pid)
+		}
 		if d.binary, err = look(config.Binary); err != nil {
 			return nil, err
 		}

@@ -98,6 +98,53 @@ func TestStartAfterLeaveAdoptsTheSameContainerd(t *testing.T) {
 	}
 }
 
+func TestStartInADirectoryThatWasMovedBelowItsContainerdIsRefused(t *testing.T) {
+	need(t)
+	base, err := os.MkdirTemp("", "m") // short enough for a socket
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(base) })
+	dir, there := filepath.Join(base, "data", "containerd"), filepath.Join(base, "moved", "containerd")
+	move := func(from, to string) {
+		t.Helper()
+		if err := os.Rename(filepath.Dir(from), filepath.Dir(to)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	first := begin(t, dir)
+	pid := pidOf(t, first)
+	if err := first.Leave(shortly(t)); err != nil {
+		t.Fatal(err)
+	}
+	move(dir, there)
+	if !Left(there) {
+		t.Error("the containerd of a directory that was moved is not found")
+	}
+	d, err := Start(shortly(t), Config{Dir: there})
+	if err == nil {
+		_ = d.Leave(shortly(t))
+		t.Error("a second containerd was started beside the one of a directory that was moved")
+	} else if want := "moved here from " + filepath.Dir(dir) + " "; !strings.Contains(err.Error(), want) {
+		t.Errorf("the error does not say %q: %v", want, err)
+	}
+	move(there, dir)
+	second := begin(t, dir)
+	if got := pidOf(t, second); got != pid {
+		t.Errorf("after the directory was put back its containerd has pid %d, not %d", got, pid)
+	}
+	if err := second.Leave(shortly(t)); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink(filepath.Dir(dir), filepath.Dir(there)); err != nil {
+		t.Fatal(err)
+	}
+	third := begin(t, there)
+	if got := pidOf(t, third); got != pid {
+		t.Errorf("by a link to the directory its containerd has pid %d, not %d", got, pid)
+	}
+}
+
 func TestKilledContainerdIsStartedAgain(t *testing.T) {
 	need(t)
 	d := begin(t, t.TempDir())

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -68,15 +70,21 @@ func spawn(binary string, p paths) (*process, error) {
 	return proc, nil
 }
 
+// noted is the pid in the pid file.
+func noted(p paths) (pid int, ok bool) {
+	content, err := os.ReadFile(p.pid)
+	if err != nil {
+		return 0, false
+	}
+	pid, err = strconv.Atoi(strings.TrimSpace(string(content)))
+	return pid, err == nil && pid > 1
+}
+
 // find holds the containerd that the pid file names, if it is alive and really
 // runs with this configuration: a pid may have been given to another program.
 func find(p paths) (*process, bool) {
-	content, err := os.ReadFile(p.pid)
-	if err != nil {
-		return nil, false
-	}
-	pid, err := strconv.Atoi(strings.TrimSpace(string(content)))
-	if err != nil || pid <= 1 {
+	pid, ok := noted(p)
+	if !ok {
 		return nil, false
 	}
 	pidfd, err := unix.PidfdOpen(pid, 0)
@@ -84,12 +92,60 @@ func find(p paths) (*process, bool) {
 		return nil, false
 	}
 	proc := hold(pid, pidfd, false)
-	cmdline, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/cmdline")
-	if err != nil || !strings.Contains("\x00"+string(cmdline), "\x00"+p.config+"\x00") {
+	if config := configOf(pid); config != p.config && !sameFile(config, p.config) {
 		proc.release()
 		return nil, false
 	}
 	return proc, true
+}
+
+// configOf is the configuration that a containerd was started with by spawn, empty for
+// another program.
+func configOf(pid int) string {
+	cmdline, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/cmdline")
+	if err != nil {
+		return ""
+	}
+	args := strings.Split(string(cmdline), "\x00")
+	if at := slices.Index(args, "--config"); at > 0 && at+1 < len(args) {
+		return args[at+1]
+	}
+	return ""
+}
+
+// sameFile tells whether two paths, of which one may go through a link, are of one file.
+func sameFile(a, b string) bool {
+	ours, err := os.Stat(a)
+	if err != nil {
+		return false
+	}
+	theirs, err := os.Stat(b)
+	return err == nil && os.SameFile(ours, theirs)
+}
+
+// moved returns the containerd that is at work on the files of a directory and was started
+// for another: the directory was moved below it. One that the pid file of a copy names has
+// its files elsewhere.
+func moved(p paths) (pid int, config string, ok bool) {
+	if pid, ok = noted(p); !ok {
+		return 0, "", false
+	}
+	config = configOf(pid)
+	root, err := filepath.EvalSymlinks(p.root)
+	if err != nil || config == "" || config == p.config || sameFile(config, p.config) {
+		return 0, "", false
+	}
+	open := "/proc/" + strconv.Itoa(pid) + "/fd"
+	entries, err := os.ReadDir(open)
+	if err != nil {
+		return 0, "", false
+	}
+	for _, entry := range entries {
+		if file, err := os.Readlink(filepath.Join(open, entry.Name())); err == nil && strings.HasPrefix(file, root+"/") {
+			return pid, config, true
+		}
+	}
+	return 0, "", false
 }
 
 // signal sends a signal to exactly this process. One that has ended is no error.
