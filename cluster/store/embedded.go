@@ -13,6 +13,7 @@ import (
 	"sync"
 	"time"
 
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/server/v3/embed"
 	"go.etcd.io/etcd/server/v3/etcdserver/api/v3client"
 	"go.etcd.io/etcd/server/v3/etcdserver/api/v3rpc"
@@ -136,6 +137,13 @@ func (e *embedded) awaitReady(ctx context.Context, b behind) error {
 			return records.Errorf(records.ClassUnavailable, "embedded store in %s is not ready: %w", b.dir, ctx.Err())
 		}
 	}
+}
+
+// full tells whether the server has refused a write for the size of its file. It refuses
+// all that write from then on, until somebody takes the alarm back. The nil embedded is a
+// store elsewhere.
+func (e *embedded) full() bool {
+	return e != nil && slices.ContainsFunc(e.server.Server.Alarms(), func(alarm *pb.AlarmMember) bool { return alarm.GetAlarm() == pb.AlarmType_NOSPACE })
 }
 
 // connect makes a client that watches over the loopback and calls the server

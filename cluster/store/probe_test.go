@@ -1,7 +1,12 @@
 package store
 
 import (
+	"strings"
 	"testing"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+
+	"github.com/errand-run/errand/cluster/records"
 )
 
 func TestProbeTellsABusyWatchFromASilentOne(t *testing.T) {
@@ -52,5 +57,32 @@ func TestStreamsKeepFoldersApartFromKeys(t *testing.T) {
 		if !keys[s.pick("p/k")] {
 			t.Error("a stream of keys was dropped with that of the folders")
 		}
+	}
+}
+
+func TestTroubleOfAnEmbeddedStoreThatIsAsLargeAsItMayBe(t *testing.T) {
+	s := openEmbedded(t)
+	if err := s.Trouble(); err != nil {
+		t.Fatalf("at first: %v", err)
+	}
+	server := s.embedded.server.Server
+	raise := func(action pb.AlarmRequest_AlarmAction) {
+		t.Helper()
+		request := &pb.AlarmRequest{Action: action, MemberID: uint64(server.MemberID()), Alarm: pb.AlarmType_NOSPACE}
+		if _, err := server.Alarm(t.Context(), request); err != nil {
+			t.Fatal(err)
+		}
+	}
+	raise(pb.AlarmRequest_ACTIVATE)
+	if _, err := s.Do(t.Context(), putTxn("k", "1")); records.ClassOf(err) != records.ClassUnavailable {
+		t.Errorf("a write: %v", err)
+	}
+	if err := s.Trouble(); records.ClassOf(err) != records.ClassUnavailable || !strings.Contains(err.Error(), "no space") {
+		t.Errorf("the trouble is %v", err)
+	}
+	raise(pb.AlarmRequest_DEACTIVATE)
+	do(t, s, putTxn("k", "2"))
+	if err := s.Trouble(); err != nil {
+		t.Errorf("in the end: %v", err)
 	}
 }
