@@ -56,6 +56,37 @@ func TestGuardKillsAtTheDeadlineThoughTheDaemonIsDead(t *testing.T) {
 	}
 }
 
+// What waits for its node and has lost its shim has no end that anybody can see: the
+// daemon clears it up, and that is no kill of the fence.
+func TestKillOfWhatTheFenceLeavesAloneIsTheFencesUnlessItWasLost(t *testing.T) {
+	for _, test := range []struct {
+		lost bool
+		want string
+	}{{false, "fence"}, {true, "kill"}} {
+		b := newBench(t, 1, calm())
+		op := creating("e1", "sleep-exit", "1h", "0")
+		op.Spec.Unfenced = true
+		if r := b.do(op); r.Err != nil {
+			t.Fatal(r.Err)
+		}
+		if r := b.verb(nodes.VerbStart, "e1"); r.Err != nil {
+			t.Fatal(r.Err)
+		}
+		b.arm(1, 10*second)
+		b.pass(11 * second)
+		if test.lost {
+			b.CrashShim("e1", true)
+		}
+		if b.alive() != 1 {
+			t.Fatal("the fence does not leave it alone")
+		}
+		b.verb(nodes.VerbKill, "e1")
+		if ends := b.commands("e1"); len(ends) != 2 || ends[1].Cause != test.want {
+			t.Errorf("lost %t: history %+v, want the cause %s", test.lost, ends, test.want)
+		}
+	}
+}
+
 func TestSoloIsNeverFenced(t *testing.T) {
 	b := newBench(t, 1, calm())
 	b.run("e1", "sleep-exit", "240h", "0")

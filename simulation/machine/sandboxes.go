@@ -322,14 +322,15 @@ func (o *operation) kill(meant *box) {
 	leftover := b.alive()
 	if leftover {
 		b.note("killed")
-		b.die(o.killCause())
+		b.die(b.killCause())
 	}
 	o.done(nodes.SandboxResult{Leftover: leftover || b.exit.Leftover})
 }
 
-// killCause says whose kill it is: once somebody fences, the daemon is one of them.
-func (o *operation) killCause() string {
-	if o.runtime.machine.fence.state.FencedAt != 0 {
+// killCause says whose kill by the daemon it is: once somebody fences, it is one of them.
+// But what the fence leaves alone and has lost its shim is cleared up, fence or not.
+func (b *box) killCause() string {
+	if b.runtime.machine.fence.state.FencedAt != 0 && !(b.unfenced && b.lost) {
 		return causeFence
 	}
 	return causeKill
@@ -367,7 +368,7 @@ func (o *operation) remove() {
 		b.note("removed")
 		waiters := b.waiters
 		b.waiters = nil
-		b.die(o.killCause())
+		b.die(b.killCause())
 		o.runtime.remove(b)
 		for _, w := range waiters {
 			w := operation{SandboxOp: nodes.SandboxOp{Verb: nodes.VerbWait, ID: o.ID}, runtime: o.runtime, daemon: w.daemon, deliver: w.deliver}
