@@ -175,7 +175,7 @@ func (h *sandboxHost) endAll(ctx context.Context, driver sandbox.Driver, uuid st
 				of = " of run " + info.Run
 			}
 			return fmt.Errorf("sandbox %s%s is running here and is that of node %s, which had this data directory (%s) before: the directory was emptied, or moved away, while it ran. "+
-				"Put it back, or start a node where it is now; if it is lost for good, start once with --accept-loss-of journal: what runs is stopped then", info.ID, of, uuid, h.settings.DataDir)
+				"Put it back, or, if none of its commands is in a container, start a node where it is now; if it is lost for good, start once with --accept-loss-of journal: what runs is stopped then", info.ID, of, uuid, h.settings.DataDir)
 		}
 	}
 	// A container without its records takes seconds.
