@@ -12,6 +12,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/server/v3/embed"
@@ -96,6 +97,9 @@ type held struct {
 	// file is the server's data, snaps the folder of its snapshots, logs that of its log.
 	file, snaps, logs string
 
+	// quota is the most that the server's file may grow to, in bytes.
+	quota atomic.Int64
+
 	mu sync.Mutex
 	// logLeft is how much the log may still take while its next file is not there.
 	logLeft int64
@@ -109,10 +113,20 @@ func member(dir string) string { return filepath.Join(dir, serverName, "member")
 func newHeld(dir string, server *embed.Etcd, logLeft int64) *held {
 	snaps := filepath.Join(member(dir), "snap")
 	h := &held{server: server, file: filepath.Join(snaps, "db"), snaps: snaps, logs: filepath.Join(member(dir), "wal"), logLeft: logLeft}
+	h.quota.Store(quotaBytes)
 	if files, err := filepath.Glob(filepath.Join(h.logs, "*.wal")); err == nil && len(files) > 0 {
 		_ = hold(files[len(files)-1], wal.SegmentSizeBytes)
 	}
 	return h
+}
+
+// full tells whether the server's file is so near to its quota that the rest is for the
+// end of what runs: a server at its quota takes no write at all, and starts no more. What
+// is free within the file counts, for it is used before that grows.
+func (h *held) full() bool {
+	quota, backend := h.quota.Load(), h.server.Server.Backend()
+	size := backend.Size()
+	return size >= quota-quota/10 && size-backend.SizeInUse() < quota/20
 }
 
 // look holds what can be held and returns what there is.

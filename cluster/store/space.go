@@ -43,6 +43,8 @@ type space struct {
 	held *held
 	// low is below SpaceReserve, tight below spaceTight, near below spaceNear.
 	low, tight, near atomic.Bool
+	// full is set while the server's file is nearly as large as it may be.
+	full atomic.Bool
 
 	// looking is held by who looks, looks counts how often somebody has.
 	looking sync.Mutex
@@ -86,6 +88,13 @@ func (s *space) lookOnce() error {
 	if s.held == nil {
 		return nil
 	}
+	full := s.held.full()
+	switch was := s.full.Swap(full); {
+	case full && !was:
+		s.log.Warn("no space: the store is nearly as large as it may be, and no run is taken; what runs can end and be canceled", zap.String("dir", s.dir))
+	case was && !full:
+		s.log.Info("the store has space again: runs are taken", zap.String("dir", s.dir))
+	}
 	left, err := s.held.look(free)
 	s.mu.Lock()
 	s.left = left
@@ -109,7 +118,13 @@ func (s *space) check() error {
 // refusal is the error of what begins something while there is no room, nil while
 // there is. The nil space has room for ever.
 func (s *space) refusal() error {
-	if s == nil || !s.low.Load() {
+	switch {
+	case s == nil:
+		return nil
+	case s.low.Load():
+	case s.full.Load():
+		return records.Errorf(records.ClassUnavailable, "no space: the embedded store in %s is nearly as large as it may be (%d GiB), and nothing new is taken; what runs can end and be canceled", s.dir, quotaBytes>>30)
+	default:
 		return nil
 	}
 	return records.Errorf(records.ClassUnavailable, "no space: less than %d MiB are free in %s, and nothing new is taken until there are; "+
@@ -119,13 +134,12 @@ func (s *space) refusal() error {
 // admit tells whether a write may go, and what it takes of the held room until settle
 // is told.
 func (s *space) admit(txn *records.Txn) (charge, error) {
-	if s == nil || !s.low.Load() {
+	switch {
+	case s == nil:
 		return charge{}, nil
-	}
-	if begins(txn) {
+	case begins(txn):
 		return charge{}, s.refusal()
-	}
-	if !s.tight.Load() {
+	case !s.tight.Load():
 		return charge{}, nil
 	}
 	c := chargeOf(txn)

@@ -228,3 +228,27 @@ func awaitAhead(t *testing.T, s *Store) {
 		runtime.Gosched()
 	}
 }
+
+// A server at its quota takes no write, cancels and ends included, and does not start
+// again: so the last tenth is theirs.
+func TestStoreNearItsQuotaTakesTheEndOfRunsAndNoOthers(t *testing.T) {
+	s := openEmbedded(t)
+	for i := range 600 { // what is free within the file is little beside it
+		do(t, s, changing(records.ChangeCreate, "a"+strconv.Itoa(i), strings.Repeat("1", 16<<10)))
+	}
+	quota, backend := &s.space.held.quota, s.space.held.server.Server.Backend()
+	backend.ForceCommit()
+	quota.Store(backend.Size())
+	err := eventually(t, s, records.ClassUnavailable)
+	if !strings.Contains(err.Error(), "as large as it may be") {
+		t.Errorf("refused with %v", err)
+	}
+	if trouble := s.Trouble(); records.ClassOf(trouble) != records.ClassUnavailable {
+		t.Errorf("the trouble is %v", trouble)
+	}
+	do(t, s, changing(records.ChangeEnd, "a0", "2"))
+	quota.Store(quotaBytes)
+	if err := eventually(t, s, records.ClassInternal); err != nil {
+		t.Errorf("with room again: %v", err)
+	}
+}
