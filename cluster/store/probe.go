@@ -81,11 +81,11 @@ func (s *Store) probe() {
 // an embedded store has no space or is as large as it may be, or the store does not answer. That it does not is
 // noticed within ProbeInterval and ProbeTimeout. It does not block.
 func (s *Store) Trouble() error {
-	if err := s.space.refusal(); err != nil {
-		return err
-	}
 	if s.embedded.full() {
 		return records.Errorf(records.ClassUnavailable, "no space: the %s is as large as it may be (%d GiB), and takes no writes", s, quotaBytes>>30)
+	}
+	if err := s.space.refusal(); err != nil {
+		return err
 	}
 	if s.silence.Load() {
 		return records.Errorf(records.ClassUnavailable, "the %s does not answer", s)
