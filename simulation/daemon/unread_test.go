@@ -38,10 +38,12 @@ func (n *node) giveUnread(t *testing.T, args ...string) *unread {
 	}
 	go func() {
 		defer close(u.giving)
-		// More than all who stand between hold, so that both the command's pipe and the
-		// one to its parent are full.
-		const heldBytes = 800 << 10
-		for piece := make([]byte, 4<<10); ; {
+		// More than all who stand between hold (errand's own pipe, what it reads ahead of
+		// sending, the command's pipe and the one to its parent), and less than the window
+		// lets go on besides. Errand reads ahead by pieces, so they have to be whole ones:
+		// of short pieces it holds less, and this many bytes may never be taken.
+		const heldBytes, pieceBytes = 800 << 10, 32 << 10
+		for piece := make([]byte, pieceBytes); ; {
 			w, err := u.stdin.Write(piece)
 			if before := u.given.Add(int64(w)) - int64(w); before < heldBytes && before+int64(w) >= heldBytes {
 				close(u.held)
