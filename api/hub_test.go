@@ -98,7 +98,7 @@ func nextWithin(t *testing.T, w *runWatch, d time.Duration) (foundRun, error) {
 
 func wantState(t *testing.T, w *runWatch, mod int64) {
 	t.Helper()
-	if got, err := nextWithin(t, w, 10*time.Second); err != nil || got.at.Mod != mod {
+	if got, err := nextWithin(t, w, 2*time.Minute); err != nil || got.at.Mod != mod {
 		t.Fatalf("the state at %d, %v, want that at %d", got.at.Mod, err, mod)
 	}
 }
@@ -188,7 +188,7 @@ func TestAWatchMissesNothing(t *testing.T) {
 			}
 			store.gone = true
 			store.reset()
-			if _, err := nextWithin(t, w, 10*time.Second); err == nil || !strings.Contains(err.Error(), "was deleted") {
+			if _, err := nextWithin(t, w, 2*time.Minute); err == nil || !strings.Contains(err.Error(), "was deleted") {
 				t.Errorf("got %v", err)
 			}
 		},
@@ -240,7 +240,7 @@ func TestAListenerIsToldToListAgainWhenChangesMayHaveBeenMissed(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer l.leave()
-			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+			ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 			defer cancel()
 			if c.behind {
 				store.change(false)

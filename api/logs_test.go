@@ -103,7 +103,7 @@ func (r *rig) follow(request *errandv1.LogsRequest) (<-chan *errandv1.LogsRespon
 // until takes messages until the text on stdout is there.
 func (got *received) until(t *testing.T, messages <-chan *errandv1.LogsResponse, text string) {
 	t.Helper()
-	deadline := time.After(20 * time.Second)
+	deadline := time.After(2 * time.Minute)
 	for !strings.Contains(got.stdout.String(), text) {
 		select {
 		case message, ok := <-messages:

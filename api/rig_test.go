@@ -80,7 +80,7 @@ func (r *rig) serve(changes ...func(*api.Config)) {
 	r.t.Helper()
 	r.logRoot, r.served = r.t.TempDir(), make(chan error, 1)
 	var cancel context.CancelFunc
-	r.ctx, cancel = context.WithTimeout(context.Background(), 60*time.Second)
+	r.ctx, cancel = context.WithTimeout(context.Background(), 2*time.Minute)
 	r.router = &router{rig: r, tells: make(chan struct{}, 64)}
 	config := api.Config{
 		Node: "n1", Keys: r.keys, Store: r.store, Router: r.router, Logs: nodelogs.New(r.logRoot), Rand: cryptoRand{},

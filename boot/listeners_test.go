@@ -46,7 +46,7 @@ func TestListenersAreOneAndEndTogether(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := late.SetReadDeadline(time.Now().Add(10 * time.Second)); err != nil {
+	if err := late.SetReadDeadline(time.Now().Add(2 * time.Minute)); err != nil {
 		t.Fatal(err)
 	}
 	for range 2 {

@@ -33,7 +33,7 @@ func attachTo(t *testing.T, stdin io.Reader, node func(attached) error) error {
 		s.Attached = node
 	})
 	c := newClient(t, client.Config{Address: s.URL()})
-	ctx := within(t, 20*time.Second)
+	ctx := within(t, 2*time.Minute)
 	run, err := c.Submit(ctx, &errandv1.CreateRunRequest{Spec: &errandv1.RunSpec{Image: "busybox", Terminal: true}})
 	if err != nil {
 		t.Fatal(err)

@@ -23,7 +23,7 @@ import (
 func TestErrorHasTheCodeTheClassAndTheFields(t *testing.T) {
 	s := startFake(t, func(s *fakeapi.Server) { s.Token = "hunter2hunter2" })
 	c := newClient(t, client.Config{Address: s.URL(), Token: "hunter2hunter2"})
-	ctx := within(t, 20*time.Second)
+	ctx := within(t, 2*time.Minute)
 	_, err := c.Submit(ctx, &errandv1.CreateRunRequest{Name: "a/b"})
 	var failed *client.Error
 	if !errors.As(err, &failed) || failed.Code != codes.InvalidField || failed.Class != connect.CodeInvalidArgument ||
@@ -43,7 +43,7 @@ func TestErrorHasTheCodeTheClassAndTheFields(t *testing.T) {
 }
 
 func TestErrorTellsAnUnreachableNodeFromWhatIsNone(t *testing.T) {
-	ctx := within(t, 20*time.Second)
+	ctx := within(t, 2*time.Minute)
 	s := startFake(t, nil)
 	c := newClient(t, client.Config{Address: s.URL()})
 	s.Stop()
@@ -134,7 +134,7 @@ func TestAddressThatIsNoneIsRefusedAndNotRepeated(t *testing.T) {
 func TestRequestThatCanNotBeEncodedFailsAtOnce(t *testing.T) {
 	s := startFake(t, nil)
 	c := newClient(t, client.Config{Address: s.URL(), Retrying: func(r client.Retry) { t.Errorf("tried again after %v", r.Err) }})
-	_, err := c.Submit(within(t, 20*time.Second), &errandv1.CreateRunRequest{Name: "\xff", Spec: &errandv1.RunSpec{Image: "busybox"}})
+	_, err := c.Submit(within(t, 2*time.Minute), &errandv1.CreateRunRequest{Name: "\xff", Spec: &errandv1.RunSpec{Image: "busybox"}})
 	if client.CodeOf(err) != codes.InvalidField || !strings.Contains(err.Error(), "the request can not be sent: ") {
 		t.Errorf("%v", err)
 	}

@@ -18,7 +18,7 @@ func TestRunIsOneCallForTheWholeLife(t *testing.T) {
 	c := newClient(t, client.Config{Address: s.URL()})
 	request := &errandv1.CreateRunRequest{Name: "n", Labels: map[string]string{"a": "b"}, Spec: &errandv1.RunSpec{Image: "busybox"}}
 	before := proto.CloneOf(request)
-	run, err := c.Run(within(t, 20*time.Second), request)
+	run, err := c.Run(within(t, 2*time.Minute), request)
 	if err != nil || run.GetExitCode() != 7 || run.GetName() != "n" || run.GetLabels()["a"] != "b" {
 		t.Errorf("%v, %v", run, err)
 	}
@@ -36,7 +36,7 @@ func TestRunSurvivesALostAnswerAndARestartOfTheNode(t *testing.T) {
 		s.LoseAnswers = 1
 		s.Script = func(l *fakeapi.Live) { l.Start(); <-goOn; l.Exit(3) }
 	})
-	ctx := within(t, 20*time.Second)
+	ctx := within(t, 2*time.Minute)
 	c := newClient(t, client.Config{Address: s.URL()})
 	type answer struct {
 		run *errandv1.Run
@@ -70,7 +70,7 @@ func TestRunSurvivesALostAnswerAndARestartOfTheNode(t *testing.T) {
 func TestSubmitDoesNotWaitWhateverTheRequestSays(t *testing.T) {
 	s := startFake(t, nil)
 	c := newClient(t, client.Config{Address: s.URL()})
-	run, err := c.Submit(within(t, 20*time.Second), &errandv1.CreateRunRequest{
+	run, err := c.Submit(within(t, 2*time.Minute), &errandv1.CreateRunRequest{
 		IdempotencyKey: "k", Spec: &errandv1.RunSpec{Image: "busybox"}, Wait: durationpb.New(time.Hour),
 	})
 	if err != nil || client.Terminal(run.GetStatus()) {

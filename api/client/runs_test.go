@@ -37,7 +37,7 @@ func TestSubmitWithALostAnswerMakesOneRun(t *testing.T) {
 			c := newClient(t, client.Config{Address: s.URL()})
 			request := submission()
 			request.IdempotencyKey = key
-			run, err := c.Submit(within(t, 20*time.Second), request)
+			run, err := c.Submit(within(t, 2*time.Minute), request)
 			if err != nil || len(s.Runs()) != 1 || s.Runs()[0].Run().GetId() != run.GetId() {
 				t.Fatalf("%v, %v, %d runs", run, err, len(s.Runs()))
 			}
@@ -71,7 +71,7 @@ func TestRepeatedOnlyWhatMaySucceedLater(t *testing.T) {
 				}
 			})
 			c := newClient(t, client.Config{Address: s.URL(), Patience: client.Patience{First: 10 * time.Second, PauseMin: time.Millisecond, PauseMax: time.Millisecond}})
-			_, err := c.Submit(within(t, 20*time.Second), submission())
+			_, err := c.Submit(within(t, 2*time.Minute), submission())
 			if calls := s.Calls(errandv1connect.RunServiceCreateProcedure); calls != want.calls {
 				t.Errorf("%d calls, want %d (%v)", calls, want.calls, err)
 			}
@@ -83,7 +83,7 @@ func TestRepeatedOnlyWhatMaySucceedLater(t *testing.T) {
 }
 
 func TestOnceTriesOnceAndGoneIsNeverTriedAgain(t *testing.T) {
-	ctx := within(t, 20*time.Second)
+	ctx := within(t, 2*time.Minute)
 	var tries atomic.Int32
 	var fault atomic.Pointer[error]
 	broken := roundTripper(func(*http.Request) (*http.Response, error) { tries.Add(1); return nil, *fault.Load() })
@@ -125,7 +125,7 @@ func TestWaitSurvivesARestartOfTheNodeAndTellsOfIt(t *testing.T) {
 	}
 	done := make(chan error, 1)
 	go func() {
-		run, err := c.Wait(within(t, 20*time.Second), "r.a.x")
+		run, err := c.Wait(within(t, 2*time.Minute), "r.a.x")
 		if err == nil && run.GetExitCode() != 7 {
 			err = errors.New("another code")
 		}
@@ -162,7 +162,7 @@ func TestWatchOverBrokenConnectionsTellsEachStateOnceAndInOrder(t *testing.T) {
 	var changing sync.WaitGroup
 	defer changing.Wait()
 	last, states := int64(0), 0
-	for run, err := range c.Watch(within(t, 20*time.Second), "r.a.x") {
+	for run, err := range c.Watch(within(t, 2*time.Minute), "r.a.x") {
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -216,7 +216,7 @@ func TestLogsOverBrokenConnectionsAreWhatWasWritten(t *testing.T) {
 		}
 	})
 	c := newClient(t, client.Config{Address: s.URL()})
-	ctx := within(t, 20*time.Second)
+	ctx := within(t, 2*time.Minute)
 	run, err := c.Submit(ctx, submission())
 	if err != nil {
 		t.Fatal(err)
@@ -246,7 +246,7 @@ func TestLogsOverBrokenConnectionsAreWhatWasWritten(t *testing.T) {
 func TestLeavingALoopEndsTheCall(t *testing.T) {
 	s := startFake(t, func(s *fakeapi.Server) { s.Script = seven })
 	c := newClient(t, client.Config{Address: s.URL()})
-	ctx := within(t, 20*time.Second)
+	ctx := within(t, 2*time.Minute)
 	run, err := c.Submit(ctx, submission())
 	if err != nil {
 		t.Fatal(err)
@@ -278,7 +278,7 @@ func TestAllReadsEveryPageAndListOne(t *testing.T) {
 		s.Add(&errandv1.Run{Id: "r.a." + strings.Repeat("x", len(s.Runs())+1), App: "a", Status: errandv1.Status_STATUS_RUNNING})
 	}
 	c := newClient(t, client.Config{Address: s.URL()})
-	ctx := within(t, 20*time.Second)
+	ctx := within(t, 2*time.Minute)
 	request := &errandv1.ListRunsRequest{App: "a", PageSize: 3}
 	seen := map[string]bool{}
 	for run, err := range c.All(ctx, request) {
@@ -315,7 +315,7 @@ func TestImportOfABrokenArchiveIsNotTakenForAWhole(t *testing.T) {
 	s := startFake(t, nil)
 	c := newClient(t, client.Config{Address: s.URL()})
 	failing := &failingReader{left: 3 << 20}
-	if _, err := c.ImportImage(within(t, 20*time.Second), "x", failing); client.CodeOf(err) != codes.Archive || !errors.Is(err, errDisk) {
+	if _, err := c.ImportImage(within(t, 2*time.Minute), "x", failing); client.CodeOf(err) != codes.Archive || !errors.Is(err, errDisk) {
 		t.Errorf("%v", err)
 	}
 	if got := len(s.Imports()); got != 0 {

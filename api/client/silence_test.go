@@ -147,10 +147,10 @@ func TestEveryStreamEndsWhenItsNodeFreezes(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			f := freezable(t, s.URL())
 			c := newClient(t, client.Config{Address: f.address, Patience: impatient})
-			if _, err := c.Get(within(t, 20*time.Second), "r.default.going"); err != nil {
+			if _, err := c.Get(within(t, 2*time.Minute), "r.default.going"); err != nil {
 				t.Fatal(err)
 			}
-			ctx := within(t, 20*time.Second)
+			ctx := within(t, 2*time.Minute)
 			err := stream(ctx, c, func() { f.freeze(true) })
 			if client.CodeOf(err) != codes.Unreachable || !errors.Is(err, client.ErrSilent) || !strings.Contains(err.Error(), f.address+" does not answer") {
 				t.Errorf("%v", err)
@@ -167,12 +167,12 @@ func TestAStreamOfANodeThatHasNothingToSayGoesOn(t *testing.T) {
 	patience.Silent = 20 * time.Millisecond
 	c := newClient(t, client.Config{Address: s.URL(), Patience: patience, Retrying: func(client.Retry) { retries.Add(1) }})
 	asked := s.Calls("/healthz")
-	for state, err := range c.Watch(within(t, 20*time.Second), "r.default.going") {
+	for state, err := range c.Watch(within(t, 2*time.Minute), "r.default.going") {
 		if err != nil {
 			t.Fatal(err)
 		}
 		if state.GetStatus() == errandv1.Status_STATUS_RUNNING {
-			if err := s.Await(within(t, 20*time.Second), func() bool { return s.Calls("/healthz") >= asked+3 }); err != nil {
+			if err := s.Await(within(t, 2*time.Minute), func() bool { return s.Calls("/healthz") >= asked+3 }); err != nil {
 				t.Fatal(err)
 			}
 			run.Exit(0)
@@ -188,14 +188,14 @@ func TestAnErrorSaysWhetherTheNodeMayHaveDoneItAllTheSame(t *testing.T) {
 	c := newClient(t, client.Config{Address: s.URL(), Patience: impatient})
 	request := &errandv1.CreateRunRequest{Spec: &errandv1.RunSpec{Image: "busybox"}}
 	var failed *client.Error
-	if _, err := c.Once().Submit(within(t, 20*time.Second), request); !errors.As(err, &failed) || !failed.Unsure {
+	if _, err := c.Once().Submit(within(t, 2*time.Minute), request); !errors.As(err, &failed) || !failed.Unsure {
 		t.Errorf("an answer that was lost: %#v", err)
 	}
 	if len(s.Runs()) != 1 {
 		t.Fatalf("%d runs", len(s.Runs()))
 	}
 	s.Stop()
-	if _, err := c.Once().Submit(within(t, 20*time.Second), request); !errors.As(err, &failed) || failed.Unsure {
+	if _, err := c.Once().Submit(within(t, 2*time.Minute), request); !errors.As(err, &failed) || failed.Unsure {
 		t.Errorf("nobody listens: %#v", err)
 	}
 }

@@ -259,7 +259,7 @@ func TestHostOnGoroutines(t *testing.T) {
 		t.Errorf("asked nobody: %v", err)
 	}
 
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
 	for range 2 {
 		if err := h.Close(ctx); err != nil {

@@ -18,7 +18,7 @@ import (
 )
 
 // patience bounds the waits of tests for what normally takes milliseconds.
-const patience = 20 * time.Second
+const patience = 2 * time.Minute
 
 // dataDir has a path short enough for a unix socket, whatever the test is called.
 func dataDir(t testing.TB) string {

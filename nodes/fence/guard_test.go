@@ -58,7 +58,7 @@ func sandboxOf(t *testing.T, parent *cgroup.Parent, id string) <-chan struct{} {
 		_ = command.Wait()
 	}()
 	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 		defer cancel()
 		if _, err := group.Kill(ctx); err != nil {
 			t.Error(err)
@@ -110,7 +110,7 @@ func runGuard(t *testing.T, g *Guard) (stop func() error) {
 
 func awaitBeat(t *testing.T, f *page.File, after time.Duration) {
 	t.Helper()
-	for limit := time.Now().Add(20 * time.Second); f.Beaten() <= after; {
+	for limit := time.Now().Add(2 * time.Minute); f.Beaten() <= after; {
 		if time.Now().After(limit) {
 			t.Fatal("no guard looks at the fence")
 		}
@@ -142,7 +142,7 @@ func TestGuardEmptiesItsNodeAndNoOtherWhenTheFenceHasPassed(t *testing.T) {
 	for _, ended := range []<-chan struct{}{first, second} {
 		select {
 		case <-ended:
-		case <-time.After(10 * time.Second):
+		case <-time.After(2 * time.Minute):
 			t.Fatal("a sandbox outlives the fence")
 		}
 	}
@@ -152,7 +152,7 @@ func TestGuardEmptiesItsNodeAndNoOtherWhenTheFenceHasPassed(t *testing.T) {
 	// The latch is no single shot: what comes up behind it is killed too.
 	select {
 	case <-sandboxOf(t, ours, "e3"):
-	case <-time.After(10 * time.Second):
+	case <-time.After(2 * time.Minute):
 		t.Fatal("a sandbox came up behind the fence and lives")
 	}
 	select {
@@ -182,7 +182,7 @@ func TestGuardLeavesAloneWhatIsMarked(t *testing.T) {
 	runGuard(t, &Guard{Dir: dir, UUID: uuid, Stay: true, Log: zap.NewNop()})
 	select {
 	case <-killed:
-	case <-time.After(10 * time.Second):
+	case <-time.After(2 * time.Minute):
 		t.Fatal("a sandbox outlives the fence")
 	}
 	// Another look, which kills whatever one before has left.

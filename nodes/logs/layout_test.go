@@ -124,7 +124,7 @@ func TestFollowOfALogThatIsRemovedEnds(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer r.Close()
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
 	if _, err := r.Next(ctx); err != nil {
 		t.Fatal(err)

@@ -37,7 +37,7 @@ func read(t testing.TB, path string, opts Options) ([]Chunk, *Reader) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = r.Close() })
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	defer cancel()
 	var chunks []Chunk
 	for {
@@ -243,7 +243,7 @@ func TestFollowerSeesAllAcrossRotation(t *testing.T) {
 		}
 		w.End(true)
 	}()
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
 	for i := range lines {
 		c, err := r.Next(ctx)

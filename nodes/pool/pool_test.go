@@ -74,7 +74,7 @@ func newPool(t *testing.T) (*Pool, *gated) {
 	g := &gated{Driver: driver, gate: make(chan struct{}), began: make(chan context.Context, 1000)}
 	p := New(map[string]sandbox.Driver{"null": driver, "gated": g})
 	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 		defer cancel()
 		if err := p.Close(ctx); err != nil {
 			t.Error(err)
@@ -228,7 +228,7 @@ func TestPoolCloseLetsAStartFinishAndRefusesWhatComesLater(t *testing.T) {
 	start := ask(t, p, nodes.SandboxOp{Verb: nodes.VerbStart, Driver: "gated", ID: "e1"})
 	<-g.began
 	<-g.began
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	defer cancel()
 	closed := make(chan error, 1)
 	go func() { closed <- p.Close(ctx) }()
@@ -273,7 +273,7 @@ func TestWaitsThatCallBackAreAnsweredOnceAlsoByClose(t *testing.T) {
 	driver := &calling{waits: make(chan func(sandbox.Exit, error), 2)}
 	p := New(map[string]sandbox.Driver{"calling": driver})
 	results := make(chan nodes.SandboxResult, 4)
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	defer cancel()
 	answer := func() (r nodes.SandboxResult) {
 		select {
@@ -343,7 +343,7 @@ func TestPoolUsesGoroutinesAgain(t *testing.T) {
 	if len(names) > lists/2 {
 		t.Errorf("%d lists, one after the other, by %d goroutines", lists, len(names))
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
 	if err := errors.Join(p.Close(ctx), driver.Close()); err != nil {
 		t.Error(err)

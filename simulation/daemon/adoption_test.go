@@ -58,7 +58,7 @@ func (n *node) restartContainerd(t *testing.T) {
 	t.Helper()
 	before := n.containerd(t)
 	sendSignal(t, before, syscall.SIGTERM)
-	for deadline := time.Now().Add(60 * time.Second); ; time.Sleep(20 * time.Millisecond) { // nobody tells of a process that is no child
+	for deadline := time.Now().Add(2 * time.Minute); ; time.Sleep(20 * time.Millisecond) { // nobody tells of a process that is no child
 		if now := n.containerd(t); now != 0 && now != before {
 			return
 		}

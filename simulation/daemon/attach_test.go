@@ -69,7 +69,7 @@ func (s *screen) await(text string) {
 // typed meanwhile.
 func (s *screen) insist(keys, text string) {
 	s.t.Helper()
-	for limit := time.Now().Add(30 * time.Second); !strings.Contains(s.shown.text(), text); {
+	for limit := time.Now().Add(2 * time.Minute); !strings.Contains(s.shown.text(), text); {
 		if time.Now().After(limit) {
 			s.t.Fatalf("never %q; got %q", text, s.shown.text())
 		}
@@ -85,7 +85,7 @@ func (s *screen) run() string {
 	s.t.Helper()
 	s.typeKeys("echo id=$ERRAND_RUN_ID.\n")
 	id := regexp.MustCompile(`id=([kr]\.[a-z0-9.-]+)\.\r`)
-	for limit := time.Now().Add(30 * time.Second); time.Now().Before(limit); time.Sleep(5 * time.Millisecond) {
+	for limit := time.Now().Add(2 * time.Minute); time.Now().Before(limit); time.Sleep(5 * time.Millisecond) {
 		if found := id.FindStringSubmatch(s.shown.text()); found != nil {
 			return found[1]
 		}

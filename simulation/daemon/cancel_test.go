@@ -77,7 +77,7 @@ func moments() []moment {
 		{"queued without room", "", func(t *testing.T, b *cancelBench) (string, func()) {
 			blocker := b.began(t, b.kind.detach(t, b.node, []string{"--memory", "256MiB"}, "sh", "-c", obeys))
 			id := b.kind.detach(t, b.node, []string{"--memory", "64MiB"}, "sh", "-c", obeys)
-			for deadline := time.Now().Add(20 * time.Second); len(b.eventsOf(t, id, "REFUSED")) == 0; {
+			for deadline := time.Now().Add(2 * time.Minute); len(b.eventsOf(t, id, "REFUSED")) == 0; {
 				if time.Now().After(deadline) {
 					t.Fatalf("it is not refused: %+v", b.show(t, id))
 				}
@@ -86,7 +86,7 @@ func moments() []moment {
 		}, unstarted, unstarted},
 		{"while its image is pulled", "containerd", func(t *testing.T, b *cancelBench) (string, func()) {
 			id := strings.TrimSpace(b.errand(t, "run", "-d", silentRegistry(t)+"/a:1", "--", "true").stdout)
-			for deadline := time.Now().Add(20 * time.Second); !strings.Contains(b.errand(t, "why", id).stdout, "pull"); {
+			for deadline := time.Now().Add(2 * time.Minute); !strings.Contains(b.errand(t, "why", id).stdout, "pull"); {
 				if time.Now().After(deadline) {
 					t.Fatalf("it is not pulled: %+v", b.errand(t, "why", id))
 				}
@@ -96,7 +96,7 @@ func moments() []moment {
 		{"while it is being started", "", func(t *testing.T, b *cancelBench) (string, func()) {
 			b.hold(t, true)
 			id := b.kind.detach(t, b.node, nil, b.held...)
-			for deadline := time.Now().Add(20 * time.Second); !strings.Contains(b.errand(t, "why", id, "-o", "json").stdout, `"STARTING"`); {
+			for deadline := time.Now().Add(2 * time.Minute); !strings.Contains(b.errand(t, "why", id, "-o", "json").stdout, `"STARTING"`); {
 				if time.Now().After(deadline) {
 					t.Fatalf("it is not being started: %+v", b.errand(t, "why", id, "-o", "json"))
 				}
@@ -130,7 +130,7 @@ func moments() []moment {
 		},
 		{"between two attempts", "", func(t *testing.T, b *cancelBench) (string, func()) {
 			id := b.create(t, fmt.Sprintf(`{"spec": {%s, "command": ["sh", "-c", "echo began; exit 1"], "retry": {"retries": 1, "backoff": "600s"}}}`, b.kind.spec))
-			for deadline := time.Now().Add(20 * time.Second); b.show(t, id).Attempt != 2; {
+			for deadline := time.Now().Add(2 * time.Minute); b.show(t, id).Attempt != 2; {
 				if time.Now().After(deadline) {
 					t.Fatalf("it does not wait for another attempt: %+v", b.show(t, id))
 				}

@@ -198,7 +198,7 @@ func (n *node) runOutlivesARestart(t *testing.T, k kind) {
 	go func() {
 		done <- n.errand(t, slices.Concat([]string{"run", "--name", "outlives"}, k.args, []string{"--", "sh", "-c", "echo one; sleep 4; echo two >&2; exit 17"})...)
 	}()
-	for deadline := time.Now().Add(20 * time.Second); n.errand(t, "runs", "-q", "--name", "outlives", "--status", "RUNNING").stdout == ""; {
+	for deadline := time.Now().Add(2 * time.Minute); n.errand(t, "runs", "-q", "--name", "outlives", "--status", "RUNNING").stdout == ""; {
 		if time.Now().After(deadline) {
 			t.Fatal("the run never came up")
 		}

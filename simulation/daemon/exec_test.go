@@ -101,7 +101,7 @@ func (l *lines) text() string { return l.log.String() }
 
 func (l *lines) await(t *testing.T, word string) {
 	t.Helper()
-	for limit := time.Now().Add(30 * time.Second); !strings.Contains(l.text(), word); time.Sleep(5 * time.Millisecond) {
+	for limit := time.Now().Add(2 * time.Minute); !strings.Contains(l.text(), word); time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(limit) {
 			t.Fatalf("never %q; got %q", word, l.text())
 		}

@@ -272,7 +272,7 @@ func TestGuardThatDiesIsStartedAgain(t *testing.T) {
 		t.Fatal("there is no guard")
 	}
 	sendSignal(t, first, syscall.SIGKILL)
-	deadline := time.Now().Add(30 * time.Second)
+	deadline := time.Now().Add(2 * time.Minute)
 	second := first
 	for second == first || syscall.Kill(second, 0) != nil {
 		if time.Now().After(deadline) {

@@ -165,7 +165,7 @@ func TestFullDisk(t *testing.T) {
 	ballast := filepath.Join(disk, "ballast")
 	fill(t, ballast, 32<<20)
 	var refused result
-	for deadline := time.Now().Add(30 * time.Second); !strings.Contains(refused.stderr, "space"); {
+	for deadline := time.Now().Add(2 * time.Minute); !strings.Contains(refused.stderr, "space"); {
 		if time.Now().After(deadline) {
 			t.Fatalf("no refusal on a disk that is almost full: code %d, stderr %q", refused.code, refused.stderr)
 		}

@@ -91,7 +91,7 @@ func TestLogsOutliveTheirSandboxes(t *testing.T) {
 // awaitOutput returns when a run's command has written this.
 func (n *node) awaitOutput(t *testing.T, id, text string) {
 	t.Helper()
-	for deadline := time.Now().Add(30 * time.Second); !strings.Contains(n.errand(t, "logs", id).stdout, text); {
+	for deadline := time.Now().Add(2 * time.Minute); !strings.Contains(n.errand(t, "logs", id).stdout, text); {
 		if time.Now().After(deadline) {
 			t.Fatalf("run %s does not write %q: %+v", id, text, n.show(t, id))
 		}

@@ -61,7 +61,7 @@ func (g *guardedNode) killBoth(t *testing.T) {
 	sendSignal(t, g.PID(), syscall.SIGSTOP)
 	sendSignal(t, guard, syscall.SIGKILL)
 	g.crash(t)
-	for deadline := time.Now().Add(10 * time.Second); syscall.Kill(guard, 0) == nil; time.Sleep(10 * time.Millisecond) {
+	for deadline := time.Now().Add(2 * time.Minute); syscall.Kill(guard, 0) == nil; time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatal("the guard lives")
 		}

@@ -44,7 +44,7 @@ func TestSandboxThatOutlivesContainerdsAbsenceGoes(t *testing.T) {
 					t.Errorf("wait gave %+v: %+v", r, n.show(t, id))
 				}
 			}
-			settle, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+			settle, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 			defer cancel()
 			if found, err := scope.Settle(settle); err != nil || len(found) > 0 {
 				t.Errorf("left over: %v, %v\nnode: %s", found, err, n.log)

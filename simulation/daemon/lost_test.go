@@ -168,7 +168,7 @@ func TestSuccessThatWasNotReadYetOutranksACancel(t *testing.T) {
 		t.Fatal(err)
 	}
 	// Only the supervisor is left, which also has the run's environment.
-	for deadline := time.Now().Add(20 * time.Second); len(processesOf(t, id)) > 1; time.Sleep(10 * time.Millisecond) { // nobody is told: that is the point
+	for deadline := time.Now().Add(2 * time.Minute); len(processesOf(t, id)) > 1; time.Sleep(10 * time.Millisecond) { // nobody is told: that is the point
 		if time.Now().After(deadline) {
 			t.Fatal("the command does not end")
 		}
@@ -210,7 +210,7 @@ func TestHungShimBlocksNobodyAndIsClearedAway(t *testing.T) {
 		t.Errorf("left over: %v", left)
 	}
 	scope := leftover.Node{Data: n.data, Sandboxes: []string{records.SandboxID(id, 1, 1)}}
-	settle, cancel := context.WithTimeout(t.Context(), 60*time.Second)
+	settle, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
 	if found, err := scope.Settle(settle); err != nil || len(found) > 0 {
 		t.Errorf("left over: %s, %v\nnode: %s", strings.Join(found, "\n"), err, n.log)

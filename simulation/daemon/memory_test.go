@@ -100,7 +100,7 @@ func TestOutOfMemoryIsToldFromOtherKills(t *testing.T) {
 			t.Run("while the daemon is away", func(t *testing.T) {
 				id := k.detach(t, n, []string{"--memory", "64MiB"}, "sh", "-c", `trap "exec tail /dev/zero" USR1; echo ready; while :; do sleep 0.1; done`)
 				n.awaitRunning(t.Context(), t, id)
-				for deadline := time.Now().Add(20 * time.Second); n.errand(t, "logs", id).stdout != "ready\n"; time.Sleep(20 * time.Millisecond) { // the trap is set
+				for deadline := time.Now().Add(2 * time.Minute); n.errand(t, "logs", id).stdout != "ready\n"; time.Sleep(20 * time.Millisecond) { // the trap is set
 					if time.Now().After(deadline) {
 						t.Fatal("the command writes nothing")
 					}
@@ -137,7 +137,7 @@ func signalShell(t *testing.T, id string) {
 		t.Fatalf("run %s has no shell among %v", id, processesOf(t, id))
 	}
 	sendSignal(t, shell, syscall.SIGUSR1)
-	for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(20 * time.Millisecond) { // the kernel tells nobody
+	for deadline := time.Now().Add(2 * time.Minute); ; time.Sleep(20 * time.Millisecond) { // the kernel tells nobody
 		if shell, others := commands(); shell == 0 && others == 0 {
 			return
 		}
@@ -183,7 +183,7 @@ func TestSandboxThatIsKilledFromOutsideIsLost(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			id := kinds[1].detach(t, n, nil, "sh", "-c", "echo out; sleep 600")
 			n.awaitRunning(t.Context(), t, id)
-			for deadline := time.Now().Add(20 * time.Second); n.errand(t, "logs", id).stdout != "out\n"; time.Sleep(20 * time.Millisecond) { // what it writes comes with the log
+			for deadline := time.Now().Add(2 * time.Minute); n.errand(t, "logs", id).stdout != "out\n"; time.Sleep(20 * time.Millisecond) { // what it writes comes with the log
 				if time.Now().After(deadline) {
 					t.Fatal("the command writes nothing")
 				}

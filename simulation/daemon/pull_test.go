@@ -98,7 +98,7 @@ func TestPullFromDebiansRegistry(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(50 * time.Millisecond) { // it has no sign of being ready
+	for deadline := time.Now().Add(2 * time.Minute); ; time.Sleep(50 * time.Millisecond) { // it has no sign of being ready
 		if err = registrytest.Push(ctx, address, "team/busybox", "1", image); err == nil {
 			break
 		}

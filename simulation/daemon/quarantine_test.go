@@ -173,7 +173,7 @@ func (n *node) quarantine(t *testing.T) map[string]kept {
 func (n *node) awaitQuarantine(t *testing.T, want ...string) map[string]kept {
 	t.Helper()
 	slices.Sort(want)
-	for deadline := time.Now().Add(60 * time.Second); ; time.Sleep(100 * time.Millisecond) { // nobody is told
+	for deadline := time.Now().Add(2 * time.Minute); ; time.Sleep(100 * time.Millisecond) { // nobody is told
 		found := n.quarantine(t)
 		var stopped []string
 		for id, q := range found {
@@ -311,7 +311,7 @@ func TestWhatTheJournalDoesNotAccountFor(t *testing.T) {
 			n.errand(t, "cancel", "--force", fine)
 			n.errand(t, "wait", fine)
 			scope := leftover.Node{Data: n.data, Sandboxes: ids}
-			settle, cancel := context.WithTimeout(t.Context(), 60*time.Second)
+			settle, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 			defer cancel()
 			if left, err := scope.Settle(settle); err != nil || len(left) > 0 {
 				t.Errorf("left over: %s, %v\nnode: %s", strings.Join(left, "\n"), err, n.log)

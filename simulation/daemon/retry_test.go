@@ -102,7 +102,7 @@ func TestRunBetweenTwoAttemptsCanBeCanceledAndSurvivesTheDaemon(t *testing.T) {
 	idle := n.create(t, body("600s"))
 	waits := func(id string) {
 		t.Helper()
-		deadline := time.Now().Add(30 * time.Second)
+		deadline := time.Now().Add(2 * time.Minute)
 		for s := n.show(t, id); s.Attempt != 2; s = n.show(t, id) {
 			if time.Now().After(deadline) {
 				t.Fatalf("the run is %+v", s)

@@ -100,7 +100,7 @@ func TestRunWhoseStartsFailHoldsNoRoomAndUsesNoAttemptUp(t *testing.T) {
 		t.Fatal(err)
 	}
 	id := n.create(t, `{"spec": {"image": "busybox", "command": ["sh", "-c", "echo $ERRAND_ATTEMPT"], "retry": {"retries": 3, "backoff": "0.1s"}}}`)
-	for deadline := time.Now().Add(30 * time.Second); len(n.eventsOf(t, id, "LEFT")) == 0; {
+	for deadline := time.Now().Add(2 * time.Minute); len(n.eventsOf(t, id, "LEFT")) == 0; {
 		if time.Now().After(deadline) {
 			t.Fatalf("no start has failed: %+v\nnode: %s", n.show(t, id), n.log)
 		}

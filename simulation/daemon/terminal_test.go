@@ -81,7 +81,7 @@ func cgroupOf(t *testing.T, id string) (pids []string) {
 // awaitProcesses returns when a run has at least so many.
 func awaitProcesses(t *testing.T, id string, least int) {
 	t.Helper()
-	for deadline := time.Now().Add(30 * time.Second); len(processesOf(t, id)) < least; time.Sleep(20 * time.Millisecond) { // the kernel tells nobody
+	for deadline := time.Now().Add(2 * time.Minute); len(processesOf(t, id)) < least; time.Sleep(20 * time.Millisecond) { // the kernel tells nobody
 		if time.Now().After(deadline) {
 			t.Fatalf("run %s has the processes %v, want %d", id, processesOf(t, id), least)
 		}

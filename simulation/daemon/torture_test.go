@@ -224,7 +224,7 @@ func (x *torture) leftovers(ctx context.Context, t *testing.T) {
 	for id := range x.runs {
 		n.Sandboxes = append(n.Sandboxes, records.SandboxID(id, 1, 1))
 	}
-	settle, cancel := context.WithTimeout(ctx, 30*time.Second)
+	settle, cancel := context.WithTimeout(ctx, 2*time.Minute)
 	defer cancel()
 	found, err := n.Settle(settle)
 	if err != nil {
@@ -296,7 +296,7 @@ func TestInventorySeesWhatASandboxHas(t *testing.T) {
 	}
 	n.errand(t, "cancel", "--force", id)
 	n.errand(t, "wait", id)
-	settle, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	settle, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
 	if found, err := scope.Settle(settle); err != nil || len(found) > 0 {
 		t.Errorf("afterwards there is %q, %v", found, err)

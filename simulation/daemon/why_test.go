@@ -34,7 +34,7 @@ func (n *node) why(t *testing.T, id string) (causes []cause) {
 func (n *node) awaitCause(t *testing.T, id, code, words string) {
 	t.Helper()
 	pattern := regexp.MustCompile(words)
-	for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(50 * time.Millisecond) { // nobody is told
+	for deadline := time.Now().Add(2 * time.Minute); ; time.Sleep(50 * time.Millisecond) { // nobody is told
 		causes := n.why(t, id)
 		if slices.ContainsFunc(causes, func(c cause) bool { return c.Code == code && pattern.MatchString(c.Message) }) {
 			return

@@ -185,7 +185,7 @@ func TestClientsFindTheStoreLinearizableUnderFaults(t *testing.T) {
 	answered, unknown := 0, 0
 	for seed := range uint64(60) {
 		operations := newTraffic(seed).run(seed%4 != 0)
-		if got := porcupine.CheckOperationsTimeout(registers, operations, 20*time.Second); got != porcupine.Ok {
+		if got := porcupine.CheckOperationsTimeout(registers, operations, 2*time.Minute); got != porcupine.Ok {
 			t.Fatalf("seed %d: %v", seed, got)
 		}
 		for _, o := range operations {

@@ -64,7 +64,7 @@ func (h *heard) events() (events []records.Event, err error) {
 }
 
 // patience bounds the waits of tests for what normally takes milliseconds.
-const patience = 30 * time.Second
+const patience = 2 * time.Minute
 
 // model is the model as a subject, with one client.
 type model struct {

@@ -26,7 +26,7 @@ func (k kills) next(t *testing.T) time.Duration {
 	select {
 	case at := <-k:
 		return at
-	case <-time.After(20 * time.Second):
+	case <-time.After(2 * time.Minute):
 		t.Fatal("it does not kill")
 		return 0
 	}

@@ -58,7 +58,7 @@ func TestLoggerKillsItsSandboxAtTheFence(t *testing.T) {
 			_ = command.Wait()
 		}()
 		defer func() {
-			ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+			ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 			defer cancel()
 			if _, err := group.Kill(ctx); err != nil {
 				t.Error(err)
@@ -84,7 +84,7 @@ func TestLoggerKillsItsSandboxAtTheFence(t *testing.T) {
 	fence.Arm(state)
 	select {
 	case <-ended["ours"]:
-	case <-time.After(20 * time.Second):
+	case <-time.After(2 * time.Minute):
 		t.Fatal("its sandbox outlives the fence")
 	}
 	if now := page.Boottime(); now < state.Deadline {

@@ -75,7 +75,7 @@ func startWith(t *testing.T, config logger.Config) *process {
 	for _, f := range []*os.File{outR, errR, readyW} {
 		_ = f.Close()
 	}
-	_ = readyR.SetReadDeadline(time.Now().Add(20 * time.Second))
+	_ = readyR.SetReadDeadline(time.Now().Add(2 * time.Minute))
 	if _, err := io.ReadAll(readyR); err != nil {
 		t.Fatalf("the logger does not get ready: %v", err)
 	}
@@ -89,7 +89,7 @@ func (p *process) read(t *testing.T, opts logs.Options) (stdout, stderr string, 
 		t.Fatal(err)
 	}
 	defer r.Close()
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
 	var out [3]bytes.Buffer
 	for {
@@ -210,7 +210,7 @@ func TestLoggerWaitsForAClientThatIsSlowToSpeak(t *testing.T) {
 	if _, err := slow.Write([]byte(logger.FlushRequest)); err != nil {
 		t.Fatal(err)
 	}
-	if err := slow.SetReadDeadline(time.Now().Add(20 * time.Second)); err != nil {
+	if err := slow.SetReadDeadline(time.Now().Add(2 * time.Minute)); err != nil {
 		t.Fatal(err)
 	}
 	if answer, err := io.ReadAll(slow); err != nil || string(answer) != "complete\n" {
@@ -386,7 +386,7 @@ func TestOutputFromBeforeInitIsNotLogged(t *testing.T) {
 	if _, err := p.stderr.WriteString("runc create failed\n"); err != nil {
 		t.Fatal(err)
 	}
-	for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(2 * time.Minute); ; time.Sleep(time.Millisecond) {
 		unread, err := unix.IoctlGetInt(int(p.stderr.Fd()), unix.TIOCINQ)
 		if err != nil || time.Now().After(deadline) {
 			t.Fatalf("%d bytes are not read: %v", unread, err)

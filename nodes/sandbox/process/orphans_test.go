@@ -53,7 +53,7 @@ func TestLostSupervisorTakesAllAlong(t *testing.T) {
 // descendants waits until there are as many as wanted of a process.
 func descendants(t *testing.T, of pid.Ref, want int) (all []pid.Ref) {
 	t.Helper()
-	for deadline := time.Now().Add(20 * time.Second); time.Now().Before(deadline); time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(2 * time.Minute); time.Now().Before(deadline); time.Sleep(time.Millisecond) {
 		all = children(t, of)
 		for i := 0; i < len(all); i++ {
 			all = append(all, children(t, all[i])...)

@@ -15,7 +15,7 @@ import (
 // not reaped count as dead.
 func awaitNoneAlive(t *testing.T, supervisor pid.Ref) {
 	t.Helper()
-	for deadline := time.Now().Add(20 * time.Second); time.Now().Before(deadline); time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(2 * time.Minute); time.Now().Before(deadline); time.Sleep(time.Millisecond) {
 		alive := false
 		for _, child := range children(t, supervisor) {
 			alive = alive || child.Alive()
@@ -67,7 +67,7 @@ func TestASignalIsRefusedWhileTheLogIsCompleted(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer held.Close()
-	for deadline := time.Now().Add(20 * time.Second); len(children(t, supervisor)) > 0 && time.Now().Before(deadline); {
+	for deadline := time.Now().Add(2 * time.Minute); len(children(t, supervisor)) > 0 && time.Now().Before(deadline); {
 		time.Sleep(time.Millisecond)
 	}
 	// The command is reaped, and the log not complete for a second or two.

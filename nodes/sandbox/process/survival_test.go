@@ -22,7 +22,7 @@ import (
 
 func bounded(t *testing.T) context.Context {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	t.Cleanup(cancel)
 	return ctx
 }
@@ -220,7 +220,7 @@ func TestOrphansAreReapedWhileTheCommandRuns(t *testing.T) {
 	supervisor := supervisorOf(t, c.Dir, spec.ID)
 	await := func(count int) {
 		t.Helper()
-		for deadline := time.Now().Add(20 * time.Second); len(children(t, supervisor)) != count; time.Sleep(time.Millisecond) {
+		for deadline := time.Now().Add(2 * time.Minute); len(children(t, supervisor)) != count; time.Sleep(time.Millisecond) {
 			if time.Now().After(deadline) {
 				t.Fatalf("the supervisor has children %v, want %d", children(t, supervisor), count)
 			}

@@ -55,7 +55,7 @@ func TestExecThatDoesNotReadItsTerminalLeavesNothing(t *testing.T) {
 		})
 	}
 	under.Wait()
-	for deadline := time.Now().Add(20 * time.Second); terminals(t) > before; time.Sleep(5 * time.Millisecond) {
+	for deadline := time.Now().Add(2 * time.Minute); terminals(t) > before; time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatalf("%d terminals are open of commands that have ended", terminals(t)-before)
 		}

@@ -55,7 +55,7 @@ func newInvocation(t *testing.T, address string) *invocation {
 
 func (i *invocation) run(args ...string) result {
 	i.t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 60*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	defer cancel()
 	var stdout, stderr bytes.Buffer
 	a := newApp(strings.NewReader(i.stdin), &stdout, &stderr, i.environ)

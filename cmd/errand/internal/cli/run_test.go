@@ -143,7 +143,7 @@ func TestRunSurvivesARestartOfTheAPI(t *testing.T) {
 	done := make(chan result, 1)
 	go func() { done <- newInvocation(t, s.URL()).run("run", "busybox") }()
 	<-written
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
 	if err := s.Await(ctx, func() bool { return s.Calls(errandv1connect.RunServiceLogsProcedure) > 0 }); err != nil {
 		t.Fatal(err)
@@ -304,7 +304,7 @@ func TestRunSaysHowToFindTheRunWhenNobodyReadsItsOutput(t *testing.T) {
 		}
 	})
 	var stderr bytes.Buffer
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
 	code := Execute(ctx, []string{"run", "--address", s.URL(), "busybox"}, strings.NewReader(""), closedPipe{}, &stderr, nil)
 	if code != ExitPipe || !strings.Contains(stderr.String(), "goes on") {

@@ -25,7 +25,7 @@ type watching struct {
 
 func startWatching(t *testing.T, s *fakeapi.Server, args ...string) *watching {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 60*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	out, in := io.Pipe()
 	w := &watching{t: t, lines: bufio.NewScanner(out), stderr: &bytes.Buffer{}}
 	a := newApp(strings.NewReader(""), in, w.stderr, newInvocation(t, s.URL()).environ)

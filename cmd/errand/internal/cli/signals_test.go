@@ -52,7 +52,7 @@ func (b *watchedBuffer) String() string {
 
 func (b *watchedBuffer) await(t *testing.T, text string) {
 	t.Helper()
-	deadline := time.After(20 * time.Second)
+	deadline := time.After(2 * time.Minute)
 	for {
 		b.mu.Lock()
 		found, changed := strings.Contains(b.text.String(), text), b.changed
@@ -73,7 +73,7 @@ func startProcess(t *testing.T, s *fakeapi.Server, args ...string) *process {
 	p := &process{t: t, cmd: exec.Command(os.Args[0], args...), stdout: newWatchedBuffer(), stderr: newWatchedBuffer()}
 	p.cmd.Env = []string{asErrand + "=1", "ERRAND_ADDRESS=" + s.URL(), "ERRAND_DATA=" + t.TempDir()}
 	p.cmd.Stdout, p.cmd.Stderr = p.stdout, p.stderr
-	p.cmd.WaitDelay = 10 * time.Second
+	p.cmd.WaitDelay = 2 * time.Minute
 	if err := p.cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
@@ -90,7 +90,7 @@ func (p *process) signal(s syscall.Signal) {
 
 func (p *process) exit() int {
 	p.t.Helper()
-	killer := time.AfterFunc(20*time.Second, func() { _ = p.cmd.Process.Kill() })
+	killer := time.AfterFunc(2*time.Minute, func() { _ = p.cmd.Process.Kill() })
 	defer killer.Stop()
 	err := p.cmd.Wait()
 	var exit *exec.ExitError
@@ -159,7 +159,7 @@ func TestSecondInterruptOfRunLeavesItAndSaysHowToFindIt(t *testing.T) {
 func TestInterruptDuringTheCreationCancelsTheRun(t *testing.T) {
 	server := startFake(t, func(s *fakeapi.Server) { s.LoseAnswers, s.Script = 3, untilCanceled })
 	p := startProcess(t, server, "run", "busybox")
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
 	if err := server.Await(ctx, func() bool { return server.Calls(errandv1connect.RunServiceCreateProcedure) > 0 }); err != nil {
 		t.Fatal(err)
@@ -177,7 +177,7 @@ func TestInterruptOfADetachedRunOrAWaitCancelsNothing(t *testing.T) {
 	server := startFake(t, nil)
 	live := server.Add(&errandv1.Run{Id: "r.default.x", Status: errandv1.Status_STATUS_RUNNING})
 	p := startProcess(t, server, "wait", "r.default.x")
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
 	if err := server.Await(ctx, func() bool { return server.Calls(errandv1connect.RunServiceWaitProcedure) > 0 }); err != nil {
 		t.Fatal(err)

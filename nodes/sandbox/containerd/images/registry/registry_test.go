@@ -38,7 +38,7 @@ func towards(t *testing.T, config Config, host string, r *registrytest.Registry)
 
 func resolve(t *testing.T, s *Session, name string) *Failure {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(quiet.Context(t.Context()), 20*time.Second)
+	ctx, cancel := context.WithTimeout(quiet.Context(t.Context()), 2*time.Minute)
 	defer cancel()
 	_, _, err := s.Resolver.Resolve(ctx, name)
 	if err == nil {
