@@ -3,7 +3,6 @@ package boot_test
 import (
 	"context"
 	"errors"
-	"fmt"
 	"net"
 	"net/http"
 	"os"
@@ -19,6 +18,7 @@ import (
 	"github.com/errand-run/errand/api/client"
 	"github.com/errand-run/errand/api/codes"
 	"github.com/errand-run/errand/boot"
+	"github.com/errand-run/errand/cluster/freeport"
 	errandv1 "github.com/errand-run/errand/messages/errand/v1"
 )
 
@@ -307,10 +307,9 @@ func TestBadConfigurationFailsTheApplicationAndNamesEachField(t *testing.T) {
 
 func freeAddress(t *testing.T) string {
 	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	address, err := freeport.Address()
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer listener.Close()
-	return fmt.Sprint(listener.Addr())
+	return address
 }

@@ -119,12 +119,17 @@ func (c *Client) sendArchive(ctx context.Context, name string, archive io.Reader
 	if err != nil {
 		return nil, err
 	}
+	// A request that is given up stays under way, with its connection, until its end is
+	// written: the node does not take a part for the whole, since it is canceled first.
+	giveUp := func() {
+		cancel()
+		_, _ = stream.CloseAndReceive()
+	}
 	buffer := make([]byte, archiveChunk)
 	for first := true; ; first = false {
 		n, readErr := io.ReadFull(archive, buffer)
 		if readErr != nil && !errors.Is(readErr, io.EOF) && !errors.Is(readErr, io.ErrUnexpectedEOF) {
-			cancel() // so that the node does not take a part for the whole
-			_, _ = stream.CloseAndReceive()
+			giveUp()
 			return nil, &Error{Code: codes.Archive, Message: readErr.Error(), cause: readErr}
 		}
 		if n > 0 || first {
@@ -136,6 +141,7 @@ func (c *Client) sendArchive(ctx context.Context, name string, archive io.Reader
 				if errors.Is(err, io.EOF) {
 					break
 				}
+				giveUp()
 				return nil, err
 			}
 		}

@@ -163,8 +163,8 @@ func TestAStreamOfANodeThatHasNothingToSayGoesOn(t *testing.T) {
 	s := startFake(t, nil)
 	run := s.Add(&errandv1.Run{Id: "r.default.going", Status: errandv1.Status_STATUS_RUNNING})
 	var retries atomic.Int32
-	patience := impatient
-	patience.Silent = 20 * time.Millisecond
+	patience := quick
+	patience.Silent = 2 * time.Second // and so long an answer may take
 	c := newClient(t, client.Config{Address: s.URL(), Patience: patience, Retrying: func(client.Retry) { retries.Add(1) }})
 	asked := s.Calls("/healthz")
 	for state, err := range c.Watch(within(t, 2*time.Minute), "r.default.going") {
@@ -172,7 +172,7 @@ func TestAStreamOfANodeThatHasNothingToSayGoesOn(t *testing.T) {
 			t.Fatal(err)
 		}
 		if state.GetStatus() == errandv1.Status_STATUS_RUNNING {
-			if err := s.Await(within(t, 2*time.Minute), func() bool { return s.Calls("/healthz") >= asked+3 }); err != nil {
+			if err := s.Await(within(t, 2*time.Minute), func() bool { return s.Calls("/healthz") >= asked+2 }); err != nil {
 				t.Fatal(err)
 			}
 			run.Exit(0)

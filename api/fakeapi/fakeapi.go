@@ -16,6 +16,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	"github.com/errand-run/errand/cluster/freeport"
 	errandv1 "github.com/errand-run/errand/messages/errand/v1"
 	"github.com/errand-run/errand/messages/errand/v1/errandv1connect"
 )
@@ -86,15 +87,17 @@ func New() *Server {
 
 // Start listens, on the address of before if there was one.
 func (s *Server) Start() error {
-	address := s.address
-	if address == "" {
-		address = "127.0.0.1:0"
+	if s.address == "" {
+		address, err := freeport.Address()
+		if err != nil {
+			return err
+		}
+		s.address = address
 	}
-	listener, err := net.Listen("tcp", address)
+	listener, err := net.Listen("tcp", s.address)
 	if err != nil {
 		return err
 	}
-	s.address = listener.Addr().String()
 	mux := http.NewServeMux()
 	mux.Handle(errandv1connect.NewRunServiceHandler((*runService)(s)))
 	mux.Handle(errandv1connect.NewNodeServiceHandler((*nodeService)(s)))

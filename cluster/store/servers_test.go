@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"net"
 	"net/url"
 	"os"
 	"os/exec"
@@ -19,6 +18,8 @@ import (
 	"go.etcd.io/etcd/server/v3/embed"
 	"go.uber.org/zap"
 	"golang.org/x/sys/unix"
+
+	"github.com/errand-run/errand/cluster/freeport"
 )
 
 // serverVariable makes the test's binary an etcd server: it holds a serverPlan.
@@ -88,14 +89,13 @@ type process struct {
 // when all answer.
 func startServers(t *testing.T, n int, change func(*serverPlan)) []*process {
 	t.Helper()
-	var listeners []net.Listener
 	address := func() string {
-		listener, err := net.Listen("tcp", "127.0.0.1:0")
+		t.Helper()
+		address, err := freeport.Address()
 		if err != nil {
 			t.Fatal(err)
 		}
-		listeners = append(listeners, listener)
-		return listener.Addr().String()
+		return address
 	}
 	dir := filepath.Dir(dataDir(t))
 	servers := make([]*process, n)
@@ -104,9 +104,6 @@ func startServers(t *testing.T, n int, change func(*serverPlan)) []*process {
 		name := fmt.Sprintf("s%d", i)
 		servers[i] = &process{t: t, plan: serverPlan{Name: name, Dir: filepath.Join(dir, name), Peer: address(), Client: address()}}
 		members = append(members, name+"=http://"+servers[i].plan.Peer)
-	}
-	for _, listener := range listeners {
-		_ = listener.Close()
 	}
 	for _, s := range servers {
 		s.plan.Cluster = strings.Join(members, ",")

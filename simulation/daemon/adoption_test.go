@@ -107,6 +107,7 @@ func TestRestartsAreNoExitOfTheCommand(t *testing.T) {
 			id := test.kind.detach(t, n, nil, "sh", "-c", fmt.Sprintf("echo start; sleep %g; echo end; exit 3", sleeps.Seconds()))
 			through := n.statuses(ctx, t, id)
 			n.awaitRunning(ctx, t, id)
+			awaitSleep(t, id)
 			before := processesOf(t, id)
 			<-time.After(time.Until(n.show(t, id).StartedAt.Add(5 * time.Second)))
 			test.restarts(t, n)

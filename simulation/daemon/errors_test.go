@@ -3,7 +3,6 @@ package daemon_test
 import (
 	"encoding/json"
 	"fmt"
-	"net"
 	"strings"
 	"testing"
 	"time"
@@ -14,14 +13,7 @@ import (
 func TestErrorsOfTheCommandLineAreForPeopleAndPrograms(t *testing.T) {
 	t.Parallel()
 	n := startNode(t)
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	nowhere := "http://" + listener.Addr().String()
-	if err := listener.Close(); err != nil {
-		t.Fatal(err)
-	}
+	nowhere := "http://" + freeAddress(t)
 	ended := n.submit(t, "--", "sh", "-c", "exit 3")
 	n.errand(t, "wait", ended)
 	away := []string{"--address", nowhere}

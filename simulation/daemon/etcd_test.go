@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"fmt"
 	"io"
-	"net"
 	"net/url"
 	"os"
 	"os/exec"
@@ -14,6 +13,8 @@ import (
 
 	"go.etcd.io/etcd/server/v3/embed"
 	"go.uber.org/zap"
+
+	"github.com/errand-run/errand/cluster/freeport"
 )
 
 // etcdVariable makes the test's binary an etcd server on the address that it holds,
@@ -53,17 +54,20 @@ type outsideEtcd struct {
 	command *exec.Cmd
 }
 
-// startEtcd starts an etcd that ends with the test.
-func startEtcd(t *testing.T) *outsideEtcd {
+// freeAddress is one that stays the test's, whoever listens there and when.
+func freeAddress(t *testing.T) string {
 	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	address, err := freeport.Address()
 	if err != nil {
 		t.Fatal(err)
 	}
-	e := &outsideEtcd{address: listener.Addr().String()}
-	if err := listener.Close(); err != nil {
-		t.Fatal(err)
-	}
+	return address
+}
+
+// startEtcd starts an etcd that ends with the test.
+func startEtcd(t *testing.T) *outsideEtcd {
+	t.Helper()
+	e := &outsideEtcd{address: freeAddress(t)}
 	e.command = exec.Command(os.Args[0])
 	e.command.Env = append(os.Environ(), etcdVariable+"="+e.address, etcdDirVariable+"="+t.TempDir())
 	e.command.Stderr = os.Stderr

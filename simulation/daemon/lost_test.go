@@ -55,15 +55,37 @@ find:
 // commandOf is the process that a run's command was started as, which is a sleep.
 func commandOf(t *testing.T, id string) int {
 	t.Helper()
+	pid, ok := sleepOf(t, id)
+	if !ok {
+		t.Fatalf("run %s has no sleep among %v", id, processesOf(t, id))
+	}
+	return pid
+}
+
+// sleepOf is the process of a run that is a sleep, if it has one.
+func sleepOf(t *testing.T, id string) (pid int, ok bool) {
+	t.Helper()
 	for _, text := range processesOf(t, id) {
 		name, err := os.ReadFile("/proc/" + text + "/cmdline")
 		if err == nil && bytes.HasPrefix(name, []byte("sleep\x00")) {
-			pid, _ := strconv.Atoi(text)
-			return pid
+			pid, err = strconv.Atoi(text)
+			return pid, err == nil
 		}
 	}
-	t.Fatalf("run %s has no sleep among %v", id, processesOf(t, id))
-	return 0
+	return 0, false
+}
+
+// awaitSleep returns when a run's shell has come to the sleep that it runs.
+func awaitSleep(t *testing.T, id string) {
+	t.Helper()
+	for deadline := time.Now().Add(2 * time.Minute); ; time.Sleep(20 * time.Millisecond) { // the kernel tells nobody
+		if _, ok := sleepOf(t, id); ok {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("run %s has no sleep among %v", id, processesOf(t, id))
+		}
+	}
 }
 
 // G7, NOD-01 (b): no outcome is invented. What was lost has no code and says so at once, what

@@ -106,6 +106,8 @@ type node struct {
 	data  string
 	flags []string
 	log   *logText
+	// listen is its address through all restarts.
+	listen string
 	// binary is started instead of errand-node as it was built here, unless empty.
 	binary string
 	// environment is added to that of the tests for it.
@@ -182,9 +184,10 @@ func (n *node) start(t *testing.T) {
 	if n.binary != "" {
 		options.Binary = n.binary
 	}
-	if n.Daemon != nil {
-		options.Listen = strings.TrimPrefix(n.Address, "http://")
+	if n.listen == "" {
+		n.listen = freeAddress(t)
 	}
+	options.Listen = n.listen
 	started, err := daemon.Start(context.Background(), options)
 	if err != nil {
 		t.Fatalf("start the node: %v\n%s", err, n.log)

@@ -2,7 +2,6 @@ package cli
 
 import (
 	"encoding/json"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -16,6 +15,7 @@ import (
 
 	"github.com/errand-run/errand/api/codes"
 	"github.com/errand-run/errand/api/fakeapi"
+	"github.com/errand-run/errand/cluster/freeport"
 	errandv1 "github.com/errand-run/errand/messages/errand/v1"
 	"github.com/errand-run/errand/messages/errand/v1/errandv1connect"
 )
@@ -148,12 +148,10 @@ func TestErrorsNeverRepeatSecrets(t *testing.T) {
 }
 
 func TestUnreachableNodeSaysWhichAddressWasTried(t *testing.T) {
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	address, err := freeport.Address()
 	if err != nil {
 		t.Fatal(err)
 	}
-	address := listener.Addr().String()
-	listener.Close()
 	i := newInvocation(t, address)
 	for _, args := range [][]string{
 		{"run", "busybox"},

@@ -17,6 +17,7 @@ import (
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/mutate"
 
+	"github.com/errand-run/errand/cluster/freeport"
 	"github.com/errand-run/errand/cluster/records"
 	recordv1 "github.com/errand-run/errand/messages/errand/record/v1"
 	"github.com/errand-run/errand/nodes/sandbox"
@@ -228,12 +229,10 @@ func TestPullTellsWhatStaysFromWhatMayPass(t *testing.T) {
 
 func TestPullOfWhatNobodyServes(t *testing.T) {
 	store, _ := fresh(t, images.Config{})
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	gone, err := freeport.Address()
 	if err != nil {
 		t.Fatal(err)
 	}
-	gone := listener.Addr().String()
-	_ = listener.Close()
 	wantStartError(t, pull(t, store, gone+"/a:1"), notNow, false, "can not be reached: connection refused")
 	wantStartError(t, pull(t, store, "registry.invalid/a:1"), notNow, false, "its name can not be resolved")
 }
