@@ -202,7 +202,7 @@ func TestCancelAtEveryMoment(t *testing.T) {
 							let()
 						}
 						r := b.errand(t, "wait", "--timeout", "60s", id)
-						left := processesOf(t, id)
+						left := leftOf(t, id)
 						if r.code != 130 || len(left) > 0 {
 							t.Errorf("wait gave %+v; still alive: %v\nnode: %s", r, left, b.log)
 						}

@@ -143,7 +143,7 @@ func TestLossIsToldApartFromACode(t *testing.T) {
 					if s.Status != "FAILED" || s.Reason != test.reason || code != test.code || s.Message == "" || time.Since(began) > 30*time.Second {
 						t.Errorf("after %s the run is %+v; want %s, %d\nnode: %s", time.Since(began), s, test.reason, test.code, n.log)
 					}
-					if left := processesOf(t, id); len(left) > 0 {
+					if left := leftOf(t, id); len(left) > 0 {
 						t.Errorf("left over: %v", left)
 					}
 				})
@@ -228,7 +228,7 @@ func TestHungShimBlocksNobodyAndIsClearedAway(t *testing.T) {
 	if r := n.errand(t, "wait", "--timeout", "30s", id); r.code != 130 {
 		t.Errorf("wait gave %+v: %+v\nnode: %s", r, n.show(t, id), n.log)
 	}
-	if left := processesOf(t, id); len(left) > 0 {
+	if left := leftOf(t, id); len(left) > 0 {
 		t.Errorf("left over: %v", left)
 	}
 	scope := leftover.Node{Data: n.data, Sandboxes: []string{records.SandboxID(id, 1, 1)}}

@@ -262,7 +262,7 @@ func TestWhatTheJournalDoesNotAccountFor(t *testing.T) {
 				if q := found[records.SandboxID(run, 1, 1)]; q.Run != run || !strings.HasPrefix(q.Reason, reason) {
 					t.Errorf("quarantine has %+v, want %s because %q", q, run, reason)
 				}
-				if left := processesOf(t, run); len(left) > 0 {
+				if left := leftOf(t, run); len(left) > 0 {
 					t.Errorf("in quarantine and alive: %v", left)
 				}
 			}
