@@ -190,6 +190,8 @@ func leftBecause(thing sandbox.Thing, account *actorv1.SandboxAccount) (reason, 
 		return "its run has ended and its sandbox was removed, but not this", swept
 	case thing.Sandbox != "":
 		return "no run of this node accounts for it", swept
+	case thing.Kind == sandbox.KindContainerd:
+		return "it was started for this data directory, and its files are not there any more", "the next start of the node ends it, if it has no container or their loss was accepted"
 	case thing.Kind == sandbox.KindTemporary:
 		return "a write was broken off before the file got its name", "the next write of that file replaces it"
 	default:

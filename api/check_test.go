@@ -83,6 +83,7 @@ func TestCheckTellsWhatNoRunAccountsFor(t *testing.T) {
 		{name: "of nobody", thing: box(sandbox.KindMount, "nobody"), left: true, why: "no run", how: "within 3 minutes"},
 		{name: "of nobody, for a moment", thing: box(sandbox.KindMount, "nobody"), passes: true},
 		{name: "without a name", thing: sandbox.Thing{Kind: sandbox.KindLease, Name: "x"}, left: true, why: "nothing tells", how: "by hand"},
+		{name: "a containerd without its files", thing: sandbox.Thing{Kind: sandbox.KindContainerd, Name: "17"}, left: true, why: "files are not there", how: "next start"},
 		{name: "a file that got no name", thing: sandbox.Thing{Kind: sandbox.KindTemporary, Name: "/d/x.new"}, left: true, why: "broken off", how: "replaces it"},
 		{name: "in quarantine", thing: box(sandbox.KindDirectory, "quarantined"), kept: true, run: "r.a.strange", why: "in quarantine", how: "errand node show n1"},
 		{name: "of an image", thing: sandbox.Thing{Kind: sandbox.KindLease, Name: "p", Keeper: "an image is fetched", Until: checkedAt.Add(time.Hour)}, kept: true, why: "an image", how: "containerd removes it in 1h0m"},

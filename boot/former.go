@@ -6,12 +6,14 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 
 	"go.uber.org/zap"
 
 	"github.com/errand-run/errand/nodes/sandbox"
+	"github.com/errand-run/errand/nodes/sandbox/cgroup"
 	"github.com/errand-run/errand/nodes/sandbox/containerd"
 	"github.com/errand-run/errand/nodes/sandbox/containerd/images"
 	"github.com/errand-run/errand/nodes/sandbox/process"
@@ -127,7 +129,56 @@ func (h *sandboxHost) endNode(ctx context.Context, uuid string) error {
 			return err
 		}
 	}
+	return h.endGroups(ctx, uuid)
+}
+
+// endGroups makes sure by the cgroups that nothing runs of a node that was, whichever
+// drivers it had and this one has, and removes those that are empty.
+func (h *sandboxHost) endGroups(ctx context.Context, uuid string) error {
+	parent, err := cgroup.Open(cgroup.Root, cgroup.ParentName(uuid))
+	if errors.Is(err, cgroup.ErrUnavailable) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("what runs of node %s: %w", uuid, err)
+	}
+	ids, err := parent.List()
+	if err != nil {
+		return fmt.Errorf("what runs of node %s: %w", uuid, err)
+	}
+	slices.Sort(ids)
+	for _, id := range ids {
+		group := parent.Group(id)
+		empty, err := group.Empty()
+		if err != nil {
+			return fmt.Errorf("what runs of node %s: %w", uuid, err)
+		}
+		if !empty && h.settings.AcceptLossOf != LossOfJournal {
+			return h.runsHere(id, "", uuid)
+		}
+		if !empty {
+			h.log.Warn("what runs in a cgroup of the node that had this data directory before is killed", zap.String("sandbox", id), zap.String("node", uuid))
+			if _, err := group.Kill(ctx); err != nil {
+				return fmt.Errorf("end what is left of node %s: %w", uuid, err)
+			}
+		}
+		if h.settings.AcceptLossOf == LossOfJournal {
+			if err := group.Remove(ctx); err != nil {
+				return fmt.Errorf("end what is left of node %s: %w", uuid, err)
+			}
+		}
+	}
+	_ = parent.Remove() // it stays while there is something in it
 	return nil
+}
+
+// runsHere refuses a start for a sandbox of a node that had this data directory before.
+func (h *sandboxHost) runsHere(id, run, uuid string) error {
+	if run != "" {
+		run = " of run " + run
+	}
+	return fmt.Errorf("sandbox %s%s is running here and is that of node %s, which had this data directory (%s) before: the directory was emptied, or moved away, while it ran. "+
+		"Put it back, or, if none of its commands is in a container, start a node where it is now; if it is lost for good, start once with --accept-loss-of journal: what runs is stopped then", id, run, uuid, h.settings.DataDir)
 }
 
 // names are those of the drivers that are open.
@@ -170,12 +221,7 @@ func (h *sandboxHost) endAll(ctx context.Context, driver sandbox.Driver, uuid st
 	}
 	for _, info := range infos {
 		if info.State == sandbox.StateRunning && !accepted {
-			of := ""
-			if info.Run != "" {
-				of = " of run " + info.Run
-			}
-			return fmt.Errorf("sandbox %s%s is running here and is that of node %s, which had this data directory (%s) before: the directory was emptied, or moved away, while it ran. "+
-				"Put it back, or, if none of its commands is in a container, start a node where it is now; if it is lost for good, start once with --accept-loss-of journal: what runs is stopped then", info.ID, of, uuid, h.settings.DataDir)
+			return h.runsHere(info.ID, info.Run, uuid)
 		}
 	}
 	// A container without its records takes seconds.

@@ -87,6 +87,10 @@ func (h *sandboxHost) start(ctx context.Context) error {
 
 // openAll opens the drivers of the configuration and lets the application choose.
 func (h *sandboxHost) openAll(ctx context.Context) error {
+	err := private.EndLost(ctx, h.containerdDir(), h.settings.AcceptLossOf == LossOfJournal, h.log.Named("containerd"))
+	if err != nil {
+		return err
+	}
 	names, err := h.driverNames(ctx)
 	if err != nil {
 		return err
@@ -215,6 +219,9 @@ func (h *sandboxHost) open(ctx context.Context, name string) (sandbox.Driver, er
 	return driver, nil
 }
 
+// containerdDir is where a containerd of the node's own lives.
+func (h *sandboxHost) containerdDir() string { return filepath.Join(h.settings.DataDir, "containerd") }
+
 // fence is where the node's is; a node that is alone has none.
 func (h *sandboxHost) fence() string {
 	if h.settings.solo() {
@@ -239,7 +246,7 @@ func (h *sandboxHost) installHelper() (string, error) {
 // containerdAddress is where containerd answers. A private one that an earlier
 // daemon left with sandboxes in it is taken up again, whatever else runs by now.
 func (h *sandboxHost) containerdAddress(ctx context.Context) (string, error) {
-	dir := filepath.Join(h.settings.DataDir, "containerd")
+	dir := h.containerdDir()
 	switch h.settings.Containerd {
 	case ContainerdAuto:
 		if address, ok := private.Detect(ctx); ok && !private.Left(dir) {

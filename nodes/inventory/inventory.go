@@ -13,11 +13,14 @@ import (
 	"strings"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/errand-run/errand/cluster/records"
 	"github.com/errand-run/errand/nodes/sandbox"
 	"github.com/errand-run/errand/nodes/sandbox/cgroup"
 	"github.com/errand-run/errand/nodes/sandbox/containerd"
 	"github.com/errand-run/errand/nodes/sandbox/containerd/private"
+	"github.com/errand-run/errand/nodes/sandbox/guest/pid"
 	"github.com/errand-run/errand/nodes/sandbox/process"
 )
 
@@ -74,6 +77,7 @@ func (n Node) Take(ctx context.Context) (things []sandbox.Thing, unseen []string
 	}
 	found, err := n.processes()
 	add("processes", found, err)
+	add("containerds that lost their files", n.lost(), nil)
 	found, err = n.mounts()
 	add("mounts", found, err)
 	add("cgroups", n.groups(), nil)
@@ -172,6 +176,29 @@ func attemptOf(name string) (run string, attempt int32, ok bool) {
 		}
 	}
 	return "", 0, false
+}
+
+// lost finds the containerds that were started for the data directory and whose files are
+// not there any more.
+func (n Node) lost() []sandbox.Thing {
+	var found []sandbox.Thing
+	for _, one := range private.LostOf(filepath.Join(n.Data, containerdDir)) {
+		thing := sandbox.Thing{Kind: sandbox.KindContainerd, Name: strconv.Itoa(one.PID)}
+		if ref, err := pid.Of(one.PID); err == nil {
+			thing.Since = sinceOf(ref)
+		}
+		found = append(found, thing)
+	}
+	return found
+}
+
+// sinceOf is when a process was started; zero where that can not be seen.
+func sinceOf(ref pid.Ref) time.Time {
+	var uptime unix.Timespec
+	if unix.ClockGettime(unix.CLOCK_BOOTTIME, &uptime) != nil {
+		return time.Time{}
+	}
+	return started(ref.Start, time.Duration(uptime.Nano()), time.Now())
 }
 
 // started is when a process was started that was so many clock ticks after the boot.

@@ -33,6 +33,10 @@ const (
 	KindBundle  Kind = "bundle"
 	KindSocket  Kind = "shim socket"
 	KindRuntime Kind = "runtime state"
+
+	// KindContainerd is one of the node's own that was started for a data directory from
+	// which its files were removed or moved away.
+	KindContainerd Kind = "containerd"
 )
 
 // Thing is one thing on the machine that is, or was, a sandbox's.

@@ -196,10 +196,8 @@ func (d *Driver) Close() error {
 		close(d.closing)
 		d.poller.close()
 		d.tasks.Wait()
-		d.mu.Lock()
-		defer d.mu.Unlock()
-		if d.parent != nil && len(d.boxes) == 0 {
-			// Another driver of this node may have groups in it: then it stays.
+		if d.parent != nil {
+			// It stays while a sandbox, of this or of another driver of the node, has its group in it.
 			_ = d.parent.Remove()
 		}
 	})

@@ -143,6 +143,12 @@ func (d *Daemon) adopt(ctx context.Context) (*process, bool, error) {
 		}
 		return nil, false, fmt.Errorf("containerd of an earlier daemon (pid %d): %w", proc.pid, err)
 	}
+	if pid, ok := noted(d.paths); !ok || pid != proc.pid {
+		if err := note(d.paths, proc.pid); err != nil {
+			proc.release()
+			return nil, false, err
+		}
+	}
 	d.binary, _ = exec.LookPath(d.config.Binary)
 	d.config.Log.Info("adopted the private containerd", zap.Int("pid", proc.pid), zap.String("address", d.paths.socket))
 	return proc, true, nil

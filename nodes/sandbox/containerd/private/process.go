@@ -61,13 +61,21 @@ func spawn(binary string, p paths) (*process, error) {
 	// The pidfd waits from here on, and can stop waiting, which Cmd.Wait can not.
 	_ = cmd.Process.Release()
 	proc := hold(pid, pidfd, true)
-	if err := os.WriteFile(p.pid, []byte(strconv.Itoa(pid)+"\n"), 0o600); err != nil {
+	if err := note(p, pid); err != nil {
 		_ = proc.signal(unix.SIGKILL)
 		_ = proc.wait(context.Background())
 		proc.release()
-		return nil, fmt.Errorf("note containerd's process: %w", err)
+		return nil, err
 	}
 	return proc, nil
+}
+
+// note writes the pid file.
+func note(p paths, pid int) error {
+	if err := os.WriteFile(p.pid, []byte(strconv.Itoa(pid)+"\n"), 0o600); err != nil {
+		return fmt.Errorf("note containerd's process: %w", err)
+	}
+	return nil
 }
 
 // noted is the pid in the pid file.
@@ -81,8 +89,16 @@ func noted(p paths) (pid int, ok bool) {
 }
 
 // find holds the containerd that the pid file names, if it is alive and really
-// runs with this configuration: a pid may have been given to another program.
+// runs with this configuration: a pid may have been given to another program. One that
+// no pid file names is found by the files that it works on.
 func find(p paths) (*process, bool) {
+	if proc, ok := findNoted(p); ok {
+		return proc, true
+	}
+	return unnoted(p)
+}
+
+func findNoted(p paths) (*process, bool) {
 	pid, ok := noted(p)
 	if !ok {
 		return nil, false
