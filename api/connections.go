@@ -7,7 +7,9 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"runtime"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"go.uber.org/zap"
@@ -25,6 +27,10 @@ const (
 	// strangersMax bounds those over which no call with the token has come. Every user of
 	// the machine can make them.
 	strangersMax = 1024
+	// strangerAnswersMax bounds the answers under way to requests without the token. Who
+	// takes none of them, as with a window of 0 in HTTP/2, would hold one for each stream
+	// of each connection.
+	strangerAnswersMax = 1024
 )
 
 // connections are those of one listener. When the node stops, each that has not sent a
@@ -47,6 +53,9 @@ type connections struct {
 	crowded bool
 	// until is zero before the stop.
 	until time.Time
+
+	// answers are those under way to requests without the token.
+	answers atomic.Int32
 }
 
 func newConnections(listener net.Listener, log *zap.Logger) *connections {
@@ -138,6 +147,7 @@ func (c *connections) know(conn *connection, closed bool) {
 // known takes note that a call with the token has come over a request's connection.
 func known(r *http.Request) {
 	if conn, ok := r.Context().Value(connectionKey{}).(*connection); ok {
+		conn.known.Store(true)
 		conn.all.know(conn, false)
 	}
 }
@@ -160,6 +170,10 @@ type connection struct {
 	all *connections
 	// stranger is its place among the strangers, nil if it is none; all.mu guards it.
 	stranger *list.Element
+	// known is set once a call with the token has come over it.
+	known atomic.Bool
+	// answers are those of connections.answers that go to it.
+	answers atomic.Int32
 
 	mu sync.Mutex
 	// answering is set from the end of a request until the next is begun, and for good
@@ -175,6 +189,15 @@ type connectionKey struct{}
 
 func withConnection(ctx context.Context, conn net.Conn) context.Context {
 	return context.WithValue(ctx, connectionKey{}, conn)
+}
+
+// Read implements net.Conn. Requests of a stranger are begun before more of them are
+// received: the server alone would receive all that he may send first.
+func (c *connection) Read(p []byte) (int, error) {
+	if !c.known.Load() {
+		runtime.Gosched()
+	}
+	return c.Conn.Read(p)
 }
 
 // SetReadDeadline implements net.Conn.
@@ -223,8 +246,25 @@ func (c *connection) apply() error {
 	return c.Conn.SetReadDeadline(deadline)
 }
 
-// receiving tells connections which of them have sent a whole request.
-func receiving(next http.Handler) http.Handler {
+// answerStranger answers a request without the token, unless there are too many that are
+// not taken: then each connection may have one, and the one that has more is closed.
+func (c *connection) answerStranger(w http.ResponseWriter, r *http.Request, next http.Handler) {
+	all, own := c.all.answers.Add(1), c.answers.Add(1)
+	defer func() { c.answers.Add(-1); c.all.answers.Add(-1) }()
+	if all > strangerAnswersMax && own > 1 {
+		_ = c.Close()
+		panic(http.ErrAbortHandler)
+	}
+	next.ServeHTTP(w, r)
+	if r.ProtoMajor >= 2 {
+		// Else it would leave, or stay, after it was counted.
+		_ = http.NewResponseController(w).Flush() // the peer has gone if this fails
+	}
+}
+
+// receiving tells connections which of them have sent a whole request, and bounds what is
+// answered to those who have not shown the token.
+func (s *Server) receiving(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		conn, ok := r.Context().Value(connectionKey{}).(*connection)
 		if !ok {
@@ -237,6 +277,10 @@ func receiving(next http.Handler) http.Handler {
 			r.Body = &receivedBody{ReadCloser: r.Body, conn: conn}
 			// Whoever answers without reading the body holds the connection no longer.
 			_ = conn.SetReadDeadline(time.Now().Add(bodyTimeout)) // fails only on one that is closed
+		}
+		if !conn.known.Load() && !s.showsToken(r) {
+			conn.answerStranger(w, r, next)
+			return
 		}
 		next.ServeHTTP(w, r)
 	})

@@ -14,6 +14,9 @@ const StreamsMax = streamsMax
 // StrangersMax is how many connections without a call with the token there may be.
 const StrangersMax = strangersMax
 
+// StrangerAnswersMax is how many answers may be under way to requests without the token.
+const StrangerAnswersMax = strangerAnswersMax
+
 // ConnectionBounds is connectionBounds.
 var ConnectionBounds = connectionBounds
 

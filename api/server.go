@@ -2,6 +2,7 @@ package api
 
 import (
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"net"
@@ -101,6 +102,8 @@ const (
 type Server struct {
 	config  Config
 	handler http.Handler
+	// token is the digest of the token.
+	token   [sha256.Size]byte
 	metrics *metrics
 	watches *hub
 	inputs  inputs
@@ -146,6 +149,7 @@ func New(config Config) (*Server, error) {
 		}
 	}
 	s := &Server{config: config, quiet: quietMax, direct: newDirectCalls(), checking: make(chan struct{}, 1)}
+	s.token = sha256.Sum256([]byte(config.Token))
 	s.stopping, s.stop = context.WithCancelCause(context.Background())
 	var err error
 	if s.metrics, err = newMetrics(config.Registerer); err != nil {
@@ -189,7 +193,7 @@ func (s *Server) routes() http.Handler {
 	}
 	guarded("/debug/pprof/", loopbackOnly(profiles()))
 	guarded("/", http.NotFoundHandler())
-	return receiving(mux)
+	return s.receiving(mux)
 }
 
 func profiles() http.Handler {
