@@ -98,15 +98,16 @@ func transient(err error) bool {
 // trial counts the tries of one call since the node was last heard. It is used by one
 // goroutine.
 type trial struct {
-	c     *Client
-	op    string
-	began time.Time
-	tries int
+	c  *Client
+	op string
+	// started is when the call was begun, and began when the outage was, if there is one.
+	started, began time.Time
+	tries          int
 	// unsure: a try ended in a way that leaves open whether the node has done it.
 	unsure bool
 }
 
-func (c *Client) trial(op string) *trial { return &trial{c: c, op: op} }
+func (c *Client) trial(op string) *trial { return &trial{c: c, op: op, started: time.Now()} }
 
 // heard ends an outage, if there was one.
 func (t *trial) heard() {
@@ -126,10 +127,13 @@ func (t *trial) next(ctx context.Context, err error) error {
 		return t.failure(err)
 	}
 	now := time.Now()
+	patience, reached := t.c.patience, t.c.reached.Load()
 	if t.began.IsZero() {
 		t.began = now
+		if !reached && silent(err) {
+			t.began = t.started // nothing was ever heard, and that took its time already
+		}
 	}
-	patience, reached := t.c.patience, t.c.reached.Load()
 	limit := patience.First
 	if reached {
 		limit = patience.Again

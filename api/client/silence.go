@@ -113,6 +113,7 @@ func (c *Client) there(ctx context.Context) bool {
 	if response.StatusCode == http.StatusBadGateway || response.StatusCode == http.StatusGatewayTimeout {
 		return false
 	}
+	c.reached.Store(true)
 	c.hearing.note()
 	return true
 }

@@ -159,6 +159,43 @@ func TestEveryStreamEndsWhenItsNodeFreezes(t *testing.T) {
 	}
 }
 
+// A node that never says anything is given up by the first try that has shown it, whatever
+// is asked: none begins anew.
+func TestASilentNodeThatWasNeverHeardIsAskedOnce(t *testing.T) {
+	s := startFake(t, nil)
+	s.Add(&errandv1.Run{Id: "r.default.going", Status: errandv1.Status_STATUS_RUNNING})
+	patience := impatient
+	patience.First = patience.Silent // which each try takes, and twice over
+	for name, ask := range map[string]func(ctx context.Context, c *client.Client) error{
+		"changes": func(ctx context.Context, c *client.Client) error {
+			for _, err := range c.Changes(ctx, &errandv1.RunChangesRequest{}) {
+				return err
+			}
+			return nil
+		},
+		"logs": func(ctx context.Context, c *client.Client) error {
+			for _, err := range c.Logs(ctx, &errandv1.LogsRequest{Id: "r.default.going", Follow: true}) {
+				return err
+			}
+			return nil
+		},
+		"attach": func(ctx context.Context, c *client.Client) error {
+			return c.Attach(ctx, client.Attach{Run: "r.default.going", Stdin: strings.NewReader("")})
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := freezable(t, s.URL())
+			f.freeze(true)
+			var retries atomic.Int32
+			c := newClient(t, client.Config{Address: f.address, Patience: patience, Retrying: func(client.Retry) { retries.Add(1) }})
+			err := ask(within(t, 2*time.Minute), c)
+			if client.CodeOf(err) != codes.Unreachable || !errors.Is(err, client.ErrSilent) || retries.Load() != 0 {
+				t.Errorf("%v after %d more tries", err, retries.Load())
+			}
+		})
+	}
+}
+
 func TestAStreamOfANodeThatHasNothingToSayGoesOn(t *testing.T) {
 	s := startFake(t, nil)
 	run := s.Add(&errandv1.Run{Id: "r.default.going", Status: errandv1.Status_STATUS_RUNNING})
