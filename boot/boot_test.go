@@ -202,7 +202,7 @@ func TestConfigDefaultsAreValid(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if config.Listen != boot.ListenDefault || config.Shards != records.ShardsDefault || config.LogBytes != boot.LogBytesDefault || config.MemoryBytes <= 0 {
+	if config.Listen != boot.ListenDefault || config.Shards != records.ShardsDefault || config.LogBytes != 64<<20 || config.MemoryBytes <= 0 {
 		t.Fatalf("got %+v", config)
 	}
 }

@@ -18,3 +18,14 @@ func TestAContainerdOfOurOwnIsNotStartedWhereItCouldMakeNoContainers(t *testing.
 		t.Errorf("something was begun: %v", err)
 	}
 }
+
+// The contract's default: 64 MiB of an attempt in 4 files.
+func TestLogOfAnAttemptIsFourFiles(t *testing.T) {
+	config, err := Config{}.Complete()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if logSegments != 4 || config.LogBytes/logSegments != 16<<20 {
+		t.Errorf("a log is %d files of %d bytes", logSegments, config.LogBytes/logSegments)
+	}
+}

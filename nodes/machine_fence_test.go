@@ -452,7 +452,11 @@ func TestSessionConfigIsRefusedWhenItCanNotStandALostRenewal(t *testing.T) {
 		{name: "no renewal", change: func(c *SessionConfig) { c.Renew = 0 }, want: "must be set"},
 		{name: "no drift", change: func(c *SessionConfig) { c.Drift = 0 }},
 		{name: "a clock that goes backwards", change: func(c *SessionConfig) { c.Drift = -0.1 }, want: "drift"},
+		{name: "a clock that may go twice as fast", change: func(c *SessionConfig) { c.Drift = 1 }, want: "drift"},
 		{name: "no time to start anything", change: func(c *SessionConfig) { c.StartMargin = time.Minute }, want: "start margin"},
+		{name: "a restart of a minute", change: func(c *SessionConfig) { c.RestartMax = time.Minute }},
+		{name: "a restart of less", change: func(c *SessionConfig) { c.RestartMax = time.Minute - 1 }, want: "time for a restart"},
+		{name: "no time of its own for a restart", change: func(c *SessionConfig) { c.RestartMax = 0 }},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			c := DefaultSession()

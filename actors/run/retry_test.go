@@ -66,7 +66,11 @@ func TestAttemptIsFollowedByAnother(t *testing.T) {
 		{name: "drained", retry: &recordv1.Retry{OnNodeLoss: recordv1.OnNodeLoss_ON_NODE_LOSS_RETRY}, exit: drained, again: true},
 		{
 			name: "lost too often", retry: &recordv1.Retry{Retries: 3, OnNodeLoss: recordv1.OnNodeLoss_ON_NODE_LOSS_RETRY}, exit: lost,
-			before: slices.Repeat([]recordv1.Reason{recordv1.Reason_REASON_NODE_LOST}, lossesMax),
+			before: slices.Repeat([]recordv1.Reason{recordv1.Reason_REASON_NODE_LOST}, 5),
+		},
+		{
+			name: "lost for the fifth time", retry: &recordv1.Retry{Retries: 3, OnNodeLoss: recordv1.OnNodeLoss_ON_NODE_LOSS_RETRY}, exit: lost, again: true,
+			before: slices.Repeat([]recordv1.Reason{recordv1.Reason_REASON_NODE_LOST}, 4),
 		},
 	} {
 		t.Run(test.name, func(t *testing.T) {
