@@ -7,6 +7,7 @@ import (
 	"github.com/errand-run/errand/actors"
 	"github.com/errand-run/errand/cluster/records"
 	actorv1 "github.com/errand-run/errand/messages/errand/actor/v1"
+	recordv1 "github.com/errand-run/errand/messages/errand/record/v1"
 	"github.com/errand-run/errand/nodes/sandbox"
 )
 
@@ -86,6 +87,21 @@ func TestTracesOfSandboxesAreRemoved(t *testing.T) {
 
 // At its start a node takes no trace for a sandbox: not for the one that its journal
 // knows either.
+func TestTraceIsNotTheSandboxOfAStartWhoseOutcomeIsUnknown(t *testing.T) {
+	s := newStation(t)
+	s.startErr = func(id string) error {
+		s.boxes[id].trace = true
+		return records.Errorf(records.ClassOutcomeUnknown, "cut")
+	}
+	s.reach("starting")
+	s.settle()
+	s.pass(StartHold)
+	s.settle()
+	if exited := heard[*actorv1.Exited](s); exited.GetExit().GetReason() != recordv1.Reason_REASON_START_UNKNOWN {
+		t.Errorf("what is but a trace has ended as %v", exited)
+	}
+}
+
 func TestTraceIsNoSurvivor(t *testing.T) {
 	s := newStation(t)
 	s.reach("running")

@@ -153,7 +153,8 @@ func (m *Machine) inquire(p *placement, try int) {
 			m.after("inquire/"+p.id, backoff(try), func() { m.inquire(p, try+1) })
 			return
 		}
-		at := slices.IndexFunc(result.Infos, func(info sandbox.Info) bool { return info.ID == p.id })
+		// Of one of which there is but a trace nobody will tell how it ends.
+		at := slices.IndexFunc(result.Infos, func(info sandbox.Info) bool { return info.ID == p.id && !info.Trace })
 		switch {
 		case at >= 0 && result.Infos[at].State == sandbox.StateRunning:
 			m.running(p, m.now.Wall)
