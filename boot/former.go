@@ -111,7 +111,7 @@ func (h *sandboxHost) endFormer(ctx context.Context) error {
 
 // endNode ends and removes what there is of a node that had this data directory before.
 func (h *sandboxHost) endNode(ctx context.Context, uuid string) error {
-	dir, err := os.MkdirTemp(h.settings.DataDir, "former-")
+	dir, err := h.formerDir()
 	if err != nil {
 		return fmt.Errorf("what runs of node %s: %w", uuid, err)
 	}
@@ -179,6 +179,16 @@ func (h *sandboxHost) runsHere(id, run, uuid string) error {
 	}
 	return fmt.Errorf("sandbox %s%s is running here and is that of node %s, which had this data directory (%s) before: the directory was emptied, or moved away, while it ran. "+
 		"Put it back, or, if none of its commands is in a container, start a node where it is now; if it is lost for good, start once with --accept-loss-of journal: what runs is stopped then", id, run, uuid, h.settings.DataDir)
+}
+
+// formerDir makes an empty directory for drivers that are opened for a moment, in the place
+// of one that a crash has left.
+func (h *sandboxHost) formerDir() (string, error) {
+	dir := filepath.Join(h.settings.DataDir, "former")
+	if err := os.RemoveAll(dir); err != nil {
+		return "", err
+	}
+	return dir, os.Mkdir(dir, 0o700)
 }
 
 // names are those of the drivers that are open.

@@ -33,3 +33,23 @@ func TestNotesTellWhoHadADataDirectoryBefore(t *testing.T) {
 		t.Errorf("former: %q, %v; want a", former, err)
 	}
 }
+
+func TestDirectoryOfFormerDriversThatACrashHasLeftIsNoMore(t *testing.T) {
+	host := &sandboxHost{settings: settings{Config: Config{DataDir: t.TempDir()}}}
+	for range 2 {
+		dir, err := host.formerDir()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(dir, "left"), nil, 0o600); err != nil {
+			t.Fatalf("the directory is not as it should be: %v", err)
+		}
+	}
+	dir, err := host.formerDir()
+	if entries, readErr := os.ReadDir(dir); err != nil || readErr != nil || len(entries) > 0 {
+		t.Errorf("%v, %v, %v", entries, err, readErr)
+	}
+	if all, err := os.ReadDir(host.settings.DataDir); err != nil || len(all) != 1 {
+		t.Errorf("%v, %v", all, err)
+	}
+}
