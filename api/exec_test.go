@@ -10,6 +10,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/iotest"
 	"time"
 
 	"connectrpc.com/connect"
@@ -176,6 +177,29 @@ func TestExecThatDoesNotReadItsInputEnds(t *testing.T) {
 	exited, err := c.Exec(r.ctx, client.Exec{Start: start("true"), Stdin: endless{}})
 	if err != nil || exited.GetCode() != 1 {
 		t.Fatalf("exec: %v, %v", exited, err)
+	}
+}
+
+// A command does not take a part of its input for all of it.
+func TestExecWhoseInputFailsIsEndedAndSaysSo(t *testing.T) {
+	r, in, c := newInsideRig(t)
+	ended := make(chan struct{})
+	in.do = func(ctx context.Context, e sandbox.Exec) (sandbox.ExecEnd, error) {
+		e.Started()
+		<-ctx.Done()
+		close(ended)
+		return sandbox.ExecEnd{Code: 137}, nil
+	}
+	failed := errors.New("input/output error")
+	_, err := c.Exec(r.ctx, client.Exec{Start: start("tee", "file"), Stdin: io.MultiReader(strings.NewReader("a part"), iotest.ErrReader(failed))})
+	var lost *client.InputLostError
+	if !errors.As(err, &lost) || !errors.Is(err, failed) || lost.Unsure != int64(len("a part")) {
+		t.Errorf("the caller was told %v", err)
+	}
+	select {
+	case <-ended:
+	case <-r.ctx.Done():
+		t.Error("the command goes on")
 	}
 }
 

@@ -58,7 +58,7 @@ func (s *nodeService) Remove(ctx context.Context, request *errandv1.RemoveNodeRe
 			return response, nil
 		}
 	}
-	return nil, fail(codes.StoreConflict, "remove node %s: others write what is known of it all the time", name)
+	return nil, fail(codes.StoreConflict, "remove node %s: others write what is known of it all the time: try again", name)
 }
 
 // takeWord makes sure that a node has no session, and of a dead one that the store holds

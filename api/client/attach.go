@@ -50,7 +50,8 @@ var errLeaving = errors.New("the input ends the call")
 // InputLostError says that a connection broke, or the call ended, when input was on its
 // way.
 type InputLostError struct {
-	// Unsure is how many of the last bytes the command may have been given, or not.
+	// Unsure is how many of the last bytes the command may have been given, or not. Where the
+	// input of an Exec has failed there may be none.
 	Unsure int64
 	// Err is how the connection broke, or why the input ended.
 	Err error

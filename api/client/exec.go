@@ -15,8 +15,10 @@ import (
 type Exec struct {
 	// Start names the run and the command. Its Stdin is set if there is one here.
 	Start *errandv1.ExecStart
-	// Stdin is nil for none. It may still be read of when the call has returned, until
-	// it ends.
+	// Stdin is nil for none. At its end the command sees the end of its input; another error
+	// ends the call with an InputLostError, and the command is killed, for it would take a
+	// part of its input for all of it. It may still be read of when the call has returned,
+	// until it ends.
 	Stdin          io.Reader
 	Stdout, Stderr io.Writer
 	// Resizes bring the size of the terminal when it changes, Signals what the command
@@ -31,8 +33,8 @@ type Exec struct {
 // killed when the context ends or the connection breaks. A call is never repeated. The
 // connection must speak HTTP/2, as a node does.
 func (c *Client) Exec(ctx context.Context, exec Exec) (*errandv1.ExecExited, error) {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
 	stream, err := c.duplex.Exec(ctx)
 	if err != nil {
 		return nil, c.failure("run the command", err)
@@ -45,9 +47,12 @@ func (c *Client) Exec(ctx context.Context, exec Exec) (*errandv1.ExecExited, err
 	}
 	feed := newFeed(ctx, exec.Stdin, exec.Resizes, exec.Signals)
 	var giving sync.WaitGroup
-	defer func() { cancel(); giving.Wait(); _ = stream.CloseResponse() }()
+	defer func() { cancel(nil); giving.Wait(); _ = stream.CloseResponse() }()
 	for {
 		message, err := stream.Receive()
+		if err != nil && errors.Is(context.Cause(ctx), errLeaving) {
+			return nil, &InputLostError{Unsure: feed.lost(), Err: feed.left}
+		}
 		if err != nil {
 			if errors.Is(err, io.EOF) {
 				err = io.ErrUnexpectedEOF
@@ -59,7 +64,7 @@ func (c *Client) Exec(ctx context.Context, exec Exec) (*errandv1.ExecExited, err
 				exec.Started()
 			}
 			feed.begin(message.GetWindow())
-			giving.Go(func() { giveExec(ctx, stream, feed) })
+			giving.Go(func() { giveExec(ctx, cancel, stream, feed) })
 		}
 		if taken := message.GetTaken(); taken > 0 {
 			feed.take(taken)
@@ -91,14 +96,17 @@ func write(w io.Writer, p []byte) error {
 
 type execStream = connect.BidiStreamForClientSimple[errandv1.ExecRequest, errandv1.ExecResponse]
 
-// giveExec sends what there is to send until the context ends. What can not be sent shows
-// in what is received.
-func giveExec(ctx context.Context, stream *execStream, feed *feed) {
+// giveExec sends what there is to send until the context ends, or ends it when the input
+// fails. What can not be sent shows in what is received.
+func giveExec(ctx context.Context, leave context.CancelCauseFunc, stream *execStream, feed *feed) {
 	for {
 		g, ok := feed.next(ctx)
 		end := g.piece.err != nil
 		switch {
 		case !ok:
+			return
+		case end && !errors.Is(g.piece.err, io.EOF):
+			leave(errLeaving)
 			return
 		case end && feed.window == 0: // a node that knows no other end
 			_ = stream.CloseRequest()

@@ -47,7 +47,7 @@ func (d *Driver) OpenInput(ctx context.Context, id string) (sandbox.Input, error
 	case err == nil:
 		return opened, nil
 	case errors.Is(err, input.ErrNone):
-		return nil, records.Errorf(records.ClassInvalid, "the command of sandbox %s takes no input", id)
+		return nil, records.Errorf(records.ClassInvalid, "the command of sandbox %s takes no input: it was made without, or by an earlier version of Errand", id)
 	case errors.Is(err, unix.ESRCH):
 		return nil, ended
 	}

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"errors"
 	"os"
 	"os/signal"
 	"strings"
@@ -134,6 +135,10 @@ func (a *app) exec(ctx context.Context, start *errandv1.ExecStart, flags execFla
 		exec.Signals = signals
 	}
 	exited, err := c.once.Exec(ctx, exec)
+	var lost *client.InputLostError
+	if errors.As(err, &lost) {
+		return stdinFailed(lost.Err, lost.Unsure)
+	}
 	if err != nil {
 		return c.explain(err)
 	}

@@ -54,7 +54,7 @@ func (c *connection) explainCreate(err error) error {
 	err = c.explain(err)
 	var f *failure
 	if errors.As(err, &f) && f.unsure {
-		f.hint += "\nWhether the run was created is not known: 'errand runs' shows it if it was."
+		f.hint = strings.TrimPrefix(f.hint+"\nWhether the run was created is not known: 'errand runs' shows it if it was.", "\n")
 	}
 	return err
 }

@@ -95,8 +95,15 @@ func (t *typing) run(ctx context.Context, leave context.CancelCauseFunc, id stri
 
 func (t *typing) explain(err error, id string) error {
 	var lost *client.InputLostError
-	if errors.As(err, &lost) {
-		return broken(codeInput, "the connection to the node broke, and it is not known whether the last %s reached the command", byteCount(int64(lost.Unsure), "of the input has", "of the input have"))
+	var failed *client.Error
+	isLost, atNode := errors.As(err, &lost), errors.As(err, &failed)
+	switch {
+	case isLost && atNode:
+		return broken(codeInput, "the connection to the node broke, and it is not known whether the last %s reached the command", byteCount(lost.Unsure, "of the input has", "of the input have"))
+	case isLost:
+		return stdinFailed(lost.Err, lost.Unsure)
+	case !atNode:
+		return stdinFailed(err, 0)
 	}
 	err = t.c.explain(err)
 	var f *failure
@@ -104,6 +111,16 @@ func (t *typing) explain(err error, id string) error {
 		f.hint = "'errand attach --take " + id + "' takes the input, 'errand attach --no-stdin " + id + "' only follows."
 	}
 	return err
+}
+
+// stdinFailed says that stdin could not be read to its end, and how much of what was read
+// the command may not have.
+func stdinFailed(err error, unsure int64) *failure {
+	f := broken(codeInput, "read stdin: %s", reasonOf(err))
+	if unsure > 0 {
+		f.message += "; it is not known whether the last " + byteCount(unsure, "of the input has", "of the input have") + " reached the command"
+	}
+	return f
 }
 
 // typed tells whether a person types what comes from stdin.

@@ -8,6 +8,9 @@ import (
 	"testing/iotest"
 
 	"pgregory.net/rapid"
+
+	"github.com/errand-run/errand/api/client"
+	"github.com/errand-run/errand/api/codes"
 )
 
 // readKeys reads all that is typed.
@@ -72,5 +75,35 @@ func TestDetachKeysAreParsed(t *testing.T) {
 		if keys, err := parseKeys(text); err == nil {
 			t.Errorf("%q: %q", text, keys)
 		}
+	}
+}
+
+// What keeps a run from its input is said of what it was: the connection, or stdin here.
+func TestInputThatIsLostIsSaidWithItsCause(t *testing.T) {
+	broke := &client.Error{Code: codes.Unreachable, Message: "node does not answer"}
+	failed := errors.New("input/output error")
+	for _, test := range []struct {
+		name string
+		err  error
+		want string
+	}{
+		{"the connection broke", &client.InputLostError{Unsure: 1, Err: broke}, "the connection to the node broke, and it is not known whether the last 1 byte of the input has reached the command"},
+		{"stdin failed", failed, "read stdin: input/output error"},
+		{"stdin failed behind what was not taken", &client.InputLostError{Unsure: 3, Err: failed}, "read stdin: input/output error; it is not known whether the last 3 bytes of the input have reached the command"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			var f *failure
+			if err := (&typing{c: &connection{}}).explain(test.err, "r.a.x"); !errors.As(err, &f) || f.message != test.want || f.exit != ExitErrand || f.code != codeInput {
+				t.Errorf("%+v", err)
+			}
+		})
+	}
+}
+
+func TestHintOfACreationIsNoEmptyLine(t *testing.T) {
+	var f *failure
+	err := (&connection{}).explainCreate(&client.Error{Code: codes.StoreUnavailable, Message: "the store is away", Unsure: true})
+	if !errors.As(err, &f) || !strings.HasPrefix(f.hint, "Whether the run was created is not known") {
+		t.Errorf("%+v", err)
 	}
 }
