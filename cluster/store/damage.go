@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"runtime/debug"
 	"slices"
+	"syscall"
 	"time"
 
 	bolt "go.etcd.io/bbolt"
@@ -17,6 +18,7 @@ import (
 	"go.etcd.io/etcd/server/v3/embed"
 	"go.etcd.io/etcd/server/v3/storage/wal"
 	"go.etcd.io/etcd/server/v3/storage/wal/walpb"
+	"go.uber.org/zap/zapcore"
 	"google.golang.org/protobuf/proto"
 )
 
@@ -50,6 +52,9 @@ func checkFile(dir string) (applied uint64, err error) {
 		// bbolt would take it for a new one.
 		return 0, damaged(dir, "%s is empty", path)
 	}
+	if err := readHead(path); bySystem(err) {
+		return 0, fmt.Errorf("embedded store: %w", err)
+	}
 	// bbolt maps the file and trusts what it finds: a bad page is a panic, reading
 	// past a torn end a fault of the processor.
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
@@ -60,7 +65,7 @@ func checkFile(dir string) (applied uint64, err error) {
 	}()
 	db, err := bolt.Open(path, 0o600, &bolt.Options{ReadOnly: true, Timeout: fileTimeout})
 	switch {
-	case errors.Is(err, fs.ErrPermission), errors.Is(err, bolterrors.ErrTimeout):
+	case bySystem(err), errors.Is(err, bolterrors.ErrTimeout):
 		return 0, fmt.Errorf("embedded store: %s can not be read: %w", path, err)
 	case err != nil:
 		return 0, damaged(dir, "%s can not be read (%w)", path, err)
@@ -80,6 +85,16 @@ func checkFile(dir string) (applied uint64, err error) {
 		})
 	})
 	return applied, err
+}
+
+// readHead reads the beginning of a file: bbolt calls one invalid that the disk does not give.
+func readHead(path string) error {
+	file, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	_, err = file.ReadAt(make([]byte, os.Getpagesize()), 0)
+	return errors.Join(err, file.Close())
 }
 
 // checkLog refuses data without a write-ahead log: the server would begin another
@@ -131,14 +146,51 @@ func appliedIndex(tx *bolt.Tx) uint64 {
 	return binary.BigEndian.Uint64(value)
 }
 
-// launch starts a server; one that panics over its files has damaged ones.
-func launch(dir string, config *embed.Config) (server *embed.Etcd, err error) {
+// bySystem tells an error of the system (no memory, no file descriptor, no access, a limit,
+// a disk that fails) from one about what a file holds: nobody is told to give a store up
+// for it.
+func bySystem(err error) bool {
+	var errno syscall.Errno
+	return errors.As(err, &errno)
+}
+
+// serverPanic is what a server panics with: its words and the error behind them, if any.
+type serverPanic struct {
+	words string
+	err   error
+}
+
+// Error implements error: it is shown where nobody recovers.
+func (p *serverPanic) Error() string { return fmt.Sprintf("%s: %v", p.words, p.err) }
+
+// keptPanic makes a serverPanic of a line that would panic with its words alone.
+type keptPanic struct{}
+
+// OnWrite implements zapcore.CheckWriteHook. It does not return.
+func (keptPanic) OnWrite(entry *zapcore.CheckedEntry, fields []zapcore.Field) {
+	kept := &serverPanic{words: entry.Message}
+	for _, field := range fields {
+		if err, ok := field.Interface.(error); ok {
+			kept.err = err
+		}
+	}
+	panic(kept)
+}
+
+// launch starts a server; one that panics over its files has damaged ones, unless it is
+// the system that refuses them.
+func launch(dir string, start func() (*embed.Etcd, error)) (server *embed.Etcd, err error) {
 	defer func() {
-		if recover() != nil {
-			server, err = nil, damaged(dir, "its write-ahead log can not be read")
+		reason := recover()
+		if reason == nil {
+			return
+		}
+		server, err = nil, damaged(dir, "its write-ahead log can not be read")
+		if kept, ok := reason.(*serverPanic); ok && bySystem(kept.err) {
+			err = fmt.Errorf("embedded store in %s: %s: %w", dir, kept.words, kept.err)
 		}
 	}()
-	server, err = embed.StartEtcd(config)
+	server, err = start()
 	isDamage := func(known error) bool { return errors.Is(err, known) }
 	switch {
 	case err == nil:

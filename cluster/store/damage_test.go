@@ -7,7 +7,12 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
+
+	"go.etcd.io/etcd/server/v3/embed"
+	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
 )
 
 // filled is the directory of a store that holds something and is closed.
@@ -105,5 +110,43 @@ func TestLogThatCanNotBeLookedForIsNoDamage(t *testing.T) {
 	}
 	if _, err := Open(context.Background(), Config{DataDir: dir}); err == nil || errors.Is(err, ErrDamaged) || !strings.Contains(err.Error(), logs) {
 		t.Errorf("error %v", err)
+	}
+}
+
+// Nobody is told to give the store up because of a limit of the process or a disk that fails.
+func TestFilesThatTheSystemRefusesAreNoDamage(t *testing.T) {
+	t.Run("data", func(t *testing.T) {
+		dir, data, _ := filled(t)
+		if err := errors.Join(os.Rename(data, data+".kept"), os.Mkdir(data, 0o700)); err != nil {
+			t.Fatal(err)
+		}
+		_, err := Open(context.Background(), Config{DataDir: dir})
+		if !errors.Is(err, syscall.EISDIR) || errors.Is(err, ErrDamaged) || !strings.Contains(err.Error(), data) {
+			t.Errorf("error %v", err)
+		}
+	})
+	for _, c := range []struct {
+		name    string
+		cause   error
+		damaged bool
+	}{
+		{"a log that may not become as large", &os.PathError{Op: "write", Path: "0.wal", Err: syscall.EFBIG}, false},
+		{"a log that the disk does not give", fmt.Errorf("read: %w", syscall.EIO), false},
+		{"a log of something else", errors.New("wal: crc mismatch"), true},
+		{"a panic without a cause", nil, true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			log := quiet(zap.NewNop(), zapcore.WarnLevel)
+			_, err := launch("/data", func() (*embed.Etcd, error) {
+				log.Panic("failed to open WAL", zap.Error(c.cause))
+				return nil, nil
+			})
+			if errors.Is(err, ErrDamaged) != c.damaged || !strings.Contains(err.Error(), "/data") {
+				t.Errorf("error %v", err)
+			}
+			if !c.damaged && (!errors.Is(err, c.cause) || !strings.Contains(err.Error(), "failed to open WAL")) {
+				t.Errorf("error %v; want the cause %v", err, c.cause)
+			}
+		})
 	}
 }

@@ -107,7 +107,8 @@ func (e *embedded) run(ctx context.Context, b behind) error {
 	if err != nil {
 		return err
 	}
-	if e.server, err = launch(b.dir, serverConfig(b.dir, e.space.log)); err != nil {
+	start := func() (*embed.Etcd, error) { return embed.StartEtcd(serverConfig(b.dir, e.space.log)) }
+	if e.server, err = launch(b.dir, start); err != nil {
 		return err
 	}
 	if err = e.awaitReady(ctx, b); err != nil {
@@ -262,7 +263,7 @@ func lockDir(dir string) (*os.File, error) {
 // server says on every start.
 func quiet(log *zap.Logger, level zapcore.Level) *zap.Logger {
 	return log.Named("etcd").WithOptions(
-		zap.AddStacktrace(zapcore.FatalLevel), zap.WithFatalHook(lastWord{log}),
+		zap.AddStacktrace(zapcore.FatalLevel), zap.WithFatalHook(lastWord{log}), zap.WithPanicHook(keptPanic{}),
 		zap.WrapCore(func(core zapcore.Core) zapcore.Core { return quietCore{core, level} }),
 	)
 }
