@@ -462,3 +462,24 @@ func TestPreparedLogIsOneFileAndReadsAsOneThatIsNot(t *testing.T) {
 		t.Errorf("files %v, %v", entries, err)
 	}
 }
+
+// A run may be placed many times before its command starts; each leaves an end mark, and none
+// of them is output that could be lost to the limit.
+func TestStartsThatCameToNothingAreNoOutput(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "r.1")
+	for range 3 * DefaultSegments {
+		w := create(t, path, WriterOptions{})
+		w.End(true)
+		w.Close()
+	}
+	w := create(t, path, WriterOptions{})
+	w.Append(Stdout, []byte("hello\n"))
+	if complete := w.End(true); !complete || w.Dropped() != 0 {
+		t.Errorf("complete %v, %d bytes dropped", complete, w.Dropped())
+	}
+	w.Close()
+	there, err := segments(path)
+	if err != nil || len(there) != 1 || there[0].start != 0 {
+		t.Errorf("segments %+v, %v", there, err)
+	}
+}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"slices"
 	"time"
 )
 
@@ -41,6 +42,8 @@ type Writer struct {
 	file *os.File
 	// start and size are those of the segment that is being written.
 	start, size int64
+	// resumed is the size that the next segment to be opened has already.
+	resumed int64
 	// kept are the segments on disk with the bytes of output in each, oldest first.
 	kept []segment
 	buf  []byte
@@ -60,7 +63,8 @@ type segment struct {
 }
 
 // Create opens a log for writing. The directory that its path lies in must exist. A
-// log that exists is continued in a new segment.
+// log that exists is continued in a new segment, unless its last one has no output: a
+// placement that never came to its command costs no segment.
 func Create(path string, opts WriterOptions) (*Writer, error) {
 	if opts.SegmentBytes <= 0 {
 		opts.SegmentBytes = DefaultSegmentBytes
@@ -85,7 +89,29 @@ func Create(path string, opts WriterOptions) (*Writer, error) {
 		w.kept = append(w.kept, segment{found: f, output: info.Size()})
 		w.start = f.start + info.Size()
 	}
+	if n := len(w.kept); n > 0 && onlyEnds(w.kept[n-1].path, w.kept[n-1].output) {
+		w.start, w.resumed = w.kept[n-1].start, w.kept[n-1].output
+		w.kept[n-1].output = 0
+	}
 	return w, nil
+}
+
+// onlyEnds tells whether a segment of a size has whole end marks and nothing else.
+func onlyEnds(path string, size int64) bool {
+	const endSize, marksMax = headerSize + 9, 4096
+	if size == 0 || size%endSize != 0 || size > endSize*marksMax {
+		return false
+	}
+	content, err := os.ReadFile(path)
+	if err != nil || int64(len(content)) != size {
+		return false
+	}
+	for mark := range slices.Chunk(content, endSize) {
+		if h, ok := parseHeader(mark); !ok || h.kind != kindEnd || !h.valid(mark) {
+			return false
+		}
+	}
+	return true
 }
 
 // Prepare makes the segment that is written first. It saves the time at the log's end
@@ -199,6 +225,12 @@ func (w *Writer) openSegment() bool {
 		return false
 	}
 	w.file, w.size = f, 0
+	if w.resumed > 0 {
+		if info, err := f.Stat(); err == nil { // it may be another, if somebody removed it
+			w.size = min(w.resumed, info.Size())
+		}
+		w.resumed = 0
+	}
 	if n := len(w.kept); n == 0 || w.kept[n-1].path != place.path {
 		w.kept = append(w.kept, segment{found: place})
 	}
