@@ -32,12 +32,14 @@ const (
 // connection is one etcd client. A store replaces it when it falls silent.
 type connection struct {
 	client *clientv3.Client
-	// watching carries the client's watches if it does not do so itself.
+	// watching carries looks into the past and keepalives if the client does not do so itself.
 	watching *clientv3.Client
 	// inProcess says that every request reaches its server.
 	inProcess bool
 	// server streams keys without a connection; nil for a store elsewhere.
 	server rangeStreamer
+	// changes tells follows what happens without a connection; nil for a store elsewhere.
+	changes watchable
 	// direct takes writes without the client; nil for a store elsewhere.
 	direct *direct
 	// counting says that the server has no streams of keys.

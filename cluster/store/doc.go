@@ -14,7 +14,8 @@
 // A follow is a watch, then a linearizable range, then what the watch heard beyond
 // it. Watches share few gRPC streams: one for the follows of folders, which live
 // long, and some for those of single keys, which come and go. With an embedded
-// server they run over a connection in memory, everything else by function calls.
+// server each has the server's own channel, and a connection in memory carries
+// nothing but looks into the past and calls about leases.
 //
 // All follows share one probe, which every few seconds proves that their watches
 // still hear: it reads the store's revision, asks for progress, and drops what has

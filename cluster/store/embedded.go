@@ -147,8 +147,8 @@ func (e *embedded) full() bool {
 	return e != nil && slices.ContainsFunc(e.server.Server.Alarms(), func(alarm *pb.AlarmMember) bool { return alarm.GetAlarm() == pb.AlarmType_NOSPACE })
 }
 
-// connect makes a client that watches over the loopback and calls the server
-// directly for everything else.
+// connect makes a client that looks into the past and keeps leases alive over the loopback,
+// and calls the server directly for everything else.
 func (e *embedded) connect(log *zap.Logger) (*connection, error) {
 	watching, err := e.loopback.dial(log)
 	if err != nil {
@@ -156,7 +156,10 @@ func (e *embedded) connect(log *zap.Logger) (*connection, error) {
 	}
 	client := v3client.New(e.server.Server)
 	client.Watcher = watching.Watcher
-	return &connection{client: client, watching: watching, inProcess: true, server: e.server.Server, direct: newDirect(e.server.Server)}, nil
+	return &connection{
+		client: client, watching: watching, inProcess: true,
+		server: e.server.Server, changes: e.server.Server.Watchable(), direct: newDirect(e.server.Server),
+	}, nil
 }
 
 func serverConfig(dir string, log *zap.Logger) *embed.Config {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -23,6 +24,9 @@ const (
 	pageKeys    = 512
 	pageKeysMax = 16 * pageKeys
 	pageBytes   = 2 << 20
+	// loadsMax bounds how many follows read at a time what is there, so that each is
+	// answered in time, however many begin at once.
+	loadsMax = 8
 	// createTimeout is how long a server may take to begin a watch while nothing
 	// comes on the stream, createTries how many of these pass if something does.
 	createTimeout = ProbeTimeout
@@ -55,6 +59,8 @@ type watch struct {
 	stream *stream
 	ctx    context.Context
 	end    context.CancelCauseFunc
+	// within is the source of a watch of the embedded server, which has a stream to itself.
+	within *within
 	// spared counts how many probes in a row found it late on a stream that is
 	// busy. Only the probe touches it.
 	spared int
@@ -152,7 +158,7 @@ func (s *Store) answers(ctx context.Context, backoff *retries) bool {
 // stream until then; one that begins in the future would do so until that comes.
 func (f *follow) once() error {
 	conn := f.store.conn.Load()
-	stream := f.store.streams.pick(f.prefix)
+	stream := f.store.streamFor(conn, f.prefix)
 	ctx, end := context.WithCancelCause(stream.context(f.ctx))
 	defer end(nil)
 	w := &watch{stream: stream, ctx: ctx, end: end}
@@ -160,10 +166,11 @@ func (f *follow) once() error {
 	if err != nil {
 		return fmt.Errorf("watch %s: %w", f.prefix, err)
 	}
-	responses, err := f.create(conn, w, from)
+	source, err := f.create(conn, w, from)
 	if err != nil {
 		return fmt.Errorf("watch %s: %w", f.prefix, err)
 	}
+	defer source.close()
 	if from == 0 {
 		reset, err := f.load(ctx, conn)
 		if err != nil {
@@ -174,10 +181,7 @@ func (f *follow) once() error {
 	}
 	f.setWatch(w)
 	defer f.setWatch(nil)
-	if err := f.listen(w, responses); err != nil {
-		return fmt.Errorf("watch %s: %w", f.prefix, err)
-	}
-	return nil
+	return fmt.Errorf("watch %s: %w", f.prefix, f.listen(w, source))
 }
 
 // resumes returns the revision at which a follow of changes goes on where it was, or 0
@@ -203,13 +207,18 @@ func (f *follow) resumes(ctx context.Context, conn *connection) (int64, error) {
 }
 
 // create begins a watch, at a revision or at what is to come. A stream on which that takes too long is left alone.
-func (f *follow) create(conn *connection, w *watch, from int64) (clientv3.WatchChan, error) {
+func (f *follow) create(conn *connection, w *watch, from int64) (source, error) {
+	if conn.changes != nil {
+		var err error
+		w.within, err = watchWithin(w.ctx, conn.changes, f.prefix, from)
+		return w.within, err
+	}
 	stop := w.limitCreation()
 	responses := conn.client.Watch(w.ctx, f.prefix, clientv3.WithPrefix(), clientv3.WithRev(from))
 	stop()
 	if w.ctx.Err() == nil {
 		w.stream.heard.Add(1)
-		return responses, nil
+		return remote(responses), nil
 	}
 	cause := context.Cause(w.ctx)
 	if errors.Is(cause, errSilent) {
@@ -245,8 +254,14 @@ func (w *watch) limitCreation() (stop func()) {
 }
 
 // load reads everything below the prefix at one revision, page by page, or the
-// revision alone.
+// revision alone, when its turn has come.
 func (f *follow) load(ctx context.Context, conn *connection) (records.Batch, error) {
+	select {
+	case f.store.loads <- struct{}{}:
+		defer func() { <-f.store.loads }()
+	case <-ctx.Done():
+		return records.Batch{}, context.Cause(ctx)
+	}
 	reset := records.Batch{Reset: true}
 	if f.changesOnly {
 		attempt, cancel := context.WithTimeout(ctx, readAttemptTimeout)
@@ -283,45 +298,32 @@ func (f *follow) load(ctx context.Context, conn *connection) (records.Batch, err
 	}
 }
 
-// listen hands over what the watch hears. It ends with the watch's context,
-// whatever becomes of the channel: a client that is stuck never closes it.
-func (f *follow) listen(w *watch, responses clientv3.WatchChan) error {
+// listen hands over what the watch hears and returns why it ended: its context did, for one.
+func (f *follow) listen(w *watch, from source) error {
 	for {
-		select {
-		case response, ok := <-responses:
-			if !ok {
-				return errors.New("the watch ended")
-			}
-			if err := response.Err(); err != nil {
-				return err
-			}
-			w.stream.note(response)
-			if batch := f.batchOf(response); batch.Revision > f.position.Load() {
-				f.hand(batch)
-			}
-		case <-w.ctx.Done():
-			return context.Cause(w.ctx)
+		h, err := from.next(w.ctx)
+		if err != nil {
+			return err
+		}
+		w.stream.note(h)
+		if batch := f.batchOf(h); batch.Revision > f.position.Load() {
+			f.hand(batch)
 		}
 	}
 }
 
 // batchOf drops what was heard before. With events the position is that of the
-// last one: the header may be ahead of what a watch that catches up has sent.
-func (f *follow) batchOf(response clientv3.WatchResponse) records.Batch {
+// last one: the answer's may be ahead of what a watch that catches up has sent.
+func (f *follow) batchOf(h heard) records.Batch {
+	if h.progress() {
+		return records.Batch{Revision: h.revision}
+	}
 	position := f.position.Load()
-	if response.IsProgressNotify() {
-		return records.Batch{Revision: response.Header.GetRevision()}
+	events := slices.DeleteFunc(h.events, func(e records.Event) bool { return e.KV.Mod <= position })
+	if len(events) == 0 {
+		return records.Batch{Revision: position}
 	}
-	batch := records.Batch{Revision: position}
-	for _, event := range response.Events {
-		kv := kvOf(event.Kv)
-		if kv.Mod <= position {
-			continue
-		}
-		batch.Events = append(batch.Events, records.Event{KV: kv, Deleted: event.Type == clientv3.EventTypeDelete})
-		batch.Revision = kv.Mod
-	}
-	return batch
+	return records.Batch{Revision: events[len(events)-1].KV.Mod, Events: events}
 }
 
 // hand delivers a batch unless the follow was stopped.

@@ -214,6 +214,10 @@ func (c *connection) requestProgress(ctx context.Context, listeners []listener) 
 		if asked[l.watch.stream] || l.watch.ctx.Err() != nil {
 			continue
 		}
+		if l.watch.within != nil {
+			l.watch.within.ask()
+			continue
+		}
 		asked[l.watch.stream] = true
 		// One that is stuck must not use up the time of the others; its watches show
 		// as late, as do those of one that is gone.

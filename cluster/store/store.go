@@ -25,7 +25,9 @@ type Store struct {
 	space   *space
 	conn    atomic.Pointer[connection]
 	streams streams
-	reads   chan struct{}
+	// loads has a place for each first read of a follow that is under way.
+	loads chan struct{}
+	reads chan struct{}
 
 	// base ends when Close has given up waiting for what is under way.
 	base context.Context
@@ -75,7 +77,7 @@ func Open(ctx context.Context, config Config) (*Store, error) {
 	s := &Store{
 		sweep: time.NewTimer(OpTimeout), machine: flight.New[*pending](config.flightOptions()),
 		config: config, log: config.Log, metrics: newMetrics(),
-		reads: make(chan struct{}, ReadsMax), follows: map[*follow]struct{}{},
+		reads: make(chan struct{}, ReadsMax), loads: make(chan struct{}, loadsMax), follows: map[*follow]struct{}{},
 	}
 	ctx, cancel := context.WithTimeout(ctx, config.openTimeout())
 	defer cancel()

@@ -31,13 +31,13 @@ func (s *stream) context(ctx context.Context) context.Context {
 	return clientv3.WithRequireLeader(metadata.AppendToOutgoingContext(ctx, "errand-stream", s.name))
 }
 
-// note keeps what a response says of the stream.
-func (s *stream) note(response clientv3.WatchResponse) {
+// note keeps what an answer says of the stream.
+func (s *stream) note(h heard) {
 	s.heard.Add(1)
-	if !response.IsProgressNotify() {
+	if !h.progress() {
 		return
 	}
-	for revision := response.Header.GetRevision(); ; {
+	for revision := h.revision; ; {
 		known := s.progress.Load()
 		if known >= revision || s.progress.CompareAndSwap(known, revision) {
 			return
@@ -78,6 +78,15 @@ func (s *streams) own() *stream {
 	defer s.mu.Unlock()
 	s.named++
 	return &stream{name: strconv.FormatInt(s.named, 10)}
+}
+
+// streamFor returns the stream of a follow's watch. A watch of the embedded server has one
+// to itself.
+func (s *Store) streamFor(conn *connection, prefix string) *stream {
+	if conn.changes != nil {
+		return s.streams.own()
+	}
+	return s.streams.pick(prefix)
 }
 
 // drop keeps new watches off a stream.
