@@ -180,7 +180,7 @@ func TestExecThatDoesNotReadItsInputEnds(t *testing.T) {
 	}
 }
 
-// A command does not take a part of its input for all of it.
+// A command is not left to go by a part of its input, nor its caller to think that it had all.
 func TestExecWhoseInputFailsIsEndedAndSaysSo(t *testing.T) {
 	r, in, c := newInsideRig(t)
 	ended := make(chan struct{})

@@ -239,9 +239,9 @@ func (m *Machine) countUnfenced(p *placement, by int64) {
 }
 
 // emptyPerhaps tells whoever waits for it that no process of ours is left but those that
-// outlive their session, and that
-// the journal holds how each has ended: in the next session a kill of this one's
-// fence would pass for an end of the command's own after a crash (G7).
+// outlive their session, and that the journal holds how each has ended: in the next
+// session a kill of this one's fence would pass for an end of the command's own after a
+// crash (G7).
 func (m *Machine) emptyPerhaps() {
 	if m.whenEmpty == nil || m.starts.creating() > 0 || m.crowded() {
 		return

@@ -16,9 +16,9 @@ type Exec struct {
 	// Start names the run and the command. Its Stdin is set if there is one here.
 	Start *errandv1.ExecStart
 	// Stdin is nil for none. At its end the command sees the end of its input; another error
-	// ends the call with an InputLostError, and the command is killed, for it would take a
-	// part of its input for all of it. It may still be read of when the call has returned,
-	// until it ends.
+	// ends the call with an InputLostError, and the command is killed as when the context
+	// ends: it should not go by a part of its input, but may come to its end just before. It
+	// may still be read of when the call has returned, until it ends.
 	Stdin          io.Reader
 	Stdout, Stderr io.Writer
 	// Resizes bring the size of the terminal when it changes, Signals what the command
