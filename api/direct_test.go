@@ -388,9 +388,9 @@ func TestStoppingWaitsForDirectCallsUnderWayAndTakesNoOthers(t *testing.T) {
 		cut     bool
 		want    codes.Code
 	}{
-		{"that end", 10 * time.Second, false, ""},
+		{"that end", stopTimeout, false, ""},
 		{"that do not within the stop timeout", 50 * time.Millisecond, false, codes.NodeStopping},
-		{"that are cut", 10 * time.Second, true, codes.NodeStopping},
+		{"that are cut", stopTimeout, true, codes.NodeStopping},
 	}
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {

@@ -75,16 +75,20 @@ func (r *rig) another(store api.Store) *rig {
 	return other
 }
 
+// stopTimeout is how long a server that stops waits for calls that do not end: who is
+// not to be waited for has been when it took so long.
+const stopTimeout = 30 * time.Second
+
 // serve starts the server and makes its clients.
 func (r *rig) serve(changes ...func(*api.Config)) {
 	r.t.Helper()
 	r.logRoot, r.served = r.t.TempDir(), make(chan error, 1)
 	var cancel context.CancelFunc
-	r.ctx, cancel = context.WithTimeout(context.Background(), 2*time.Minute)
+	r.ctx, cancel = context.WithTimeout(context.Background(), 10*time.Minute)
 	r.router = &router{rig: r, tells: make(chan struct{}, 64)}
 	config := api.Config{
 		Node: "n1", Keys: r.keys, Store: r.store, Router: r.router, Logs: nodelogs.New(r.logRoot), Rand: cryptoRand{},
-		Drivers: []string{"process", "containerd", "null"}, Token: testToken, StopTimeout: 5 * time.Second,
+		Drivers: []string{"process", "containerd", "null"}, Token: testToken, StopTimeout: stopTimeout,
 	}
 	for _, change := range changes {
 		change(&config)

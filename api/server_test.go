@@ -203,7 +203,7 @@ func TestStoppingEndsStreamsAndSaysSo(t *testing.T) {
 		t.Error(err)
 	}
 	r.served <- nil
-	if took := time.Since(began); took > 4*time.Second {
+	if took := time.Since(began); took >= stopTimeout {
 		t.Errorf("stopped after %s", took)
 	}
 }
@@ -217,7 +217,7 @@ func TestStoppingWaitsForACallUnderWayUpToItsTimeout(t *testing.T) {
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
 			r := newRig(t, func(config *api.Config) {
-				config.StopTimeout = 10 * time.Second
+				config.StopTimeout = stopTimeout
 				if !c.answers {
 					config.StopTimeout = 100 * time.Millisecond
 				}

@@ -232,7 +232,7 @@ func TestStopWhoseContextEndsCutsTheCallsUnderWay(t *testing.T) {
 	if err := h.node.Close(within(t, time.Minute)); err != nil {
 		t.Error(err)
 	}
-	if took := time.Since(began); took > 8*time.Second {
+	if took := time.Since(began); took > 30*time.Second { // the profile would last for 60
 		t.Errorf("took %v", took)
 	}
 	if err := <-answered; err == nil {

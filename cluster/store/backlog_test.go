@@ -35,7 +35,7 @@ func transact(t *testing.T, s *Store, txn records.Txn) records.Result {
 	select {
 	case result := <-results:
 		return result
-	case <-time.After(2 * OpTimeout):
+	case <-time.After(patience):
 		t.Fatal("no answer")
 		return records.Result{}
 	}

@@ -108,7 +108,7 @@ func TestLeaseCallsAreBoundedWhenTheServerIsSilent(t *testing.T) {
 	if first := <-answers; first.what != "beyond" || records.ClassOf(first.result.Err) != records.ClassUnavailable {
 		t.Errorf("beyond the limit: %+v", first)
 	}
-	if took := time.Since(began); took > time.Second {
+	if took := time.Since(began); took >= LeaseTimeout { // nothing is answered before
 		t.Errorf("handing over took %v", took)
 	}
 	for range LeasesInFlightMax {
@@ -117,7 +117,7 @@ func TestLeaseCallsAreBoundedWhenTheServerIsSilent(t *testing.T) {
 			t.Errorf("%s: %v (%v)", got.what, got.result.Err, class)
 		}
 	}
-	if took := time.Since(began); took < LeaseTimeout || took > LeaseTimeout+2*time.Second {
+	if took := time.Since(began); took < LeaseTimeout || took > LeaseTimeout+busy {
 		t.Errorf("answered after %v", took)
 	}
 }

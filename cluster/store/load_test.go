@@ -3,6 +3,7 @@ package store
 import (
 	"context"
 	"fmt"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -135,7 +136,7 @@ func TestFollowsHearEverythingUnderLoad(t *testing.T) {
 	for i := range load.folders {
 		folders = append(folders, foldFolder(t, s, fmt.Sprintf("p/%02d/", i)))
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), 60*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
 	defer cancel()
 	began := time.Now()
 	var working sync.WaitGroup
@@ -149,7 +150,7 @@ func TestFollowsHearEverythingUnderLoad(t *testing.T) {
 	working.Wait()
 	t.Logf("all work done after %v", time.Since(began))
 
-	settle, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	settle, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	for i, f := range folders {
 		stored := do(t, s, records.Read(records.Range(fmt.Sprintf("p/%02d/", i)))).Responses[0].KVs
@@ -167,9 +168,10 @@ func TestFollowsHearEverythingUnderLoad(t *testing.T) {
 		}
 	}
 	// Follows that begin again say so, too. The server below may complain of being
-	// slow.
+	// slow, and be too slow for the read that a follow begins with, which is repeated.
 	for _, entry := range logs.All() {
-		if entry.LoggerName == "" {
+		cause, _ := entry.ContextMap()["error"].(string)
+		if entry.LoggerName == "" && !strings.HasSuffix(cause, context.DeadlineExceeded.Error()) {
 			t.Errorf("%s %s %v", entry.Level, entry.Message, entry.ContextMap())
 		}
 	}

@@ -20,6 +20,10 @@ import (
 // patience bounds the waits of tests for what normally takes milliseconds.
 const patience = 2 * time.Minute
 
+// busy is how much later than it is due something may come on a machine that has other
+// things to do, whose disk is one of them.
+const busy = 10 * time.Second
+
 // dataDir has a path short enough for a unix socket, whatever the test is called.
 func dataDir(t testing.TB) string {
 	t.Helper()
@@ -132,7 +136,7 @@ func TestOpenEmbeddedRefusesADirectoryThatIsHeld(t *testing.T) {
 	if holder := fmt.Sprintf("process %d", os.Getpid()); records.ClassOf(err) != records.ClassConflict || !strings.Contains(err.Error(), dir) || !strings.Contains(err.Error(), holder) {
 		t.Errorf("%v (%v)", err, records.ClassOf(err))
 	}
-	if took := time.Since(began); took > time.Second {
+	if took := time.Since(began); took > busy {
 		t.Errorf("refused after %v", took)
 	}
 	do(t, s, putTxn("k", "the holder goes on"))
@@ -225,7 +229,7 @@ func TestOpenNamesEndpointsThatDoNotAnswer(t *testing.T) {
 			if strings.Contains(err.Error(), "hidden-password") {
 				t.Error("the password is in the error")
 			}
-			if took := time.Since(began); took > 2*time.Second+dialTimeout {
+			if took := time.Since(began); took > 2*time.Second+dialTimeout+busy {
 				t.Errorf("after %v", took)
 			}
 		})

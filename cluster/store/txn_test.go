@@ -120,7 +120,7 @@ func TestTxnNeverBlocksAndIsAnsweredWhenTheServerIsSilent(t *testing.T) {
 	const n = 200
 	began := time.Now()
 	results := submitAll(s, n)
-	if took := time.Since(began); took > time.Second {
+	if took := time.Since(began); took >= OpTimeout { // nothing is answered before
 		t.Errorf("handing over %d transactions took %v", n, took)
 	}
 	classes := map[records.Class]int{}
@@ -137,7 +137,7 @@ func TestTxnNeverBlocksAndIsAnsweredWhenTheServerIsSilent(t *testing.T) {
 	if classes[records.ClassOutcomeUnknown] != FlightsMax || classes[records.ClassUnavailable] != n-FlightsMax {
 		t.Errorf("answers: %v", classes)
 	}
-	if took := time.Since(began); took > OpTimeout+2*time.Second {
+	if took := time.Since(began); took > OpTimeout+busy {
 		t.Errorf("answered after %v", took)
 	}
 }

@@ -81,13 +81,13 @@ func TestExitWhileTheDaemonIsDownIsReported(t *testing.T) {
 	n.awaitRunning(ctx, t, id)
 	begin := time.Now()
 	n.crash(t)
-	<-time.After(3*time.Second - time.Since(begin)) // the command ends while nobody looks
+	<-time.After(2*time.Second + busy - time.Since(begin)) // the command ends while nobody looks
 	n.start(t)
 	if r := n.errand(t, "wait", id); r.code != 9 {
 		t.Fatalf("wait gave %d; want 9", r.code)
 	}
 	attempt := n.show(t, id).Attempts[0]
-	if attempt.EndedAt.Sub(attempt.StartedAt) > 2900*time.Millisecond || !attempt.LogComplete {
+	if attempt.EndedAt.Sub(attempt.StartedAt) > busy || !attempt.LogComplete {
 		t.Fatalf("the end is not that of the command: %+v", attempt)
 	}
 }
@@ -96,9 +96,11 @@ func TestExitWhileTheDaemonIsDownIsReported(t *testing.T) {
 // daemon stops the command anew.
 func TestStopSignalsOutliveACrashOfTheDaemon(t *testing.T) {
 	t.Parallel()
+	// Half of it is left to the journal for noting what was sent, which nobody is told of.
+	const grace = 8 * time.Second
 	n := startNode(t)
 	path, lines := ledger(t)
-	id := n.submit(t, "--stop-grace", "2s", "--", "sh", "-c", "trap 'echo TERM >> "+path+"' TERM; while :; do sleep 0.05; done")
+	id := n.submit(t, "--stop-grace", grace.String(), "--", "sh", "-c", "trap 'echo TERM >> "+path+"' TERM; while :; do sleep 0.05; done")
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	n.awaitRunning(ctx, t, id)
@@ -109,18 +111,18 @@ func TestStopSignalsOutliveACrashOfTheDaemon(t *testing.T) {
 		}
 		<-time.After(10 * time.Millisecond)
 	}
-	<-time.After(700 * time.Millisecond) // the signal is journaled soon after it was sent
+	<-time.After(grace / 2)
 	crashed := time.Now()
 	n.crash(t)
 	n.start(t)
-	n.errand(t, "wait", "--timeout", "30s", id)
+	n.errand(t, "wait", "--timeout", "100s", id)
 	s := n.show(t, id)
 	sent := s.Attempts[0].Signals
 	if s.Status != "CANCELED" || len(sent) != 3 || sent[0].Name != "TERM" || sent[1].Name != "TERM" || sent[2].Name != "KILL" {
 		t.Fatalf("got %+v; want CANCELED by TERM, TERM again and KILL", s)
 	}
-	if !sent[0].At.Before(crashed) || !sent[1].At.After(crashed) || sent[2].At.Sub(sent[1].At) < 1900*time.Millisecond {
-		t.Errorf("signals %+v; want TERM before and after %s, and KILL 2 s later", sent, crashed)
+	if !sent[0].At.Before(crashed) || !sent[1].At.After(crashed) || sent[2].At.Sub(sent[1].At) < grace-100*time.Millisecond {
+		t.Errorf("signals %+v; want TERM before and after %s, and KILL %s later", sent, crashed, grace)
 	}
 	for _, one := range sent {
 		if one.Delivered == nil || !*one.Delivered || one.Reason != "CANCELED" {

@@ -74,7 +74,7 @@ func TestDefaultsOfARun(t *testing.T) {
 
 const (
 	// deadlineSlack is how late a deadline may be kept.
-	deadlineSlack = time.Second
+	deadlineSlack = time.Second + busy/2
 	// takeover is over what time a daemon that has come back wakes what waits.
 	takeover = time.Second
 )

@@ -74,7 +74,7 @@ func TestWrongImages(t *testing.T) {
 	t.Parallel()
 	const (
 		deadline = 30 * time.Second
-		slack    = 5 * time.Second
+		slack    = 5*time.Second + busy
 	)
 	n := startContainerNode(t)
 	known, _ := registryWithBusybox(t)
@@ -112,7 +112,7 @@ func TestWrongImages(t *testing.T) {
 			began := time.Now()
 			n.errand(t, "cancel", id).want(t, 0, id+"\n", "")
 			r := n.errand(t, "wait", id)
-			if s := n.show(t, id); r.code != 130 || s.Status != "CANCELED" || s.ExitCode != nil || s.EndedAt.Sub(began) > 2*time.Second {
+			if s := n.show(t, id); r.code != 130 || s.Status != "CANCELED" || s.ExitCode != nil || s.EndedAt.Sub(began) > 2*time.Second+busy {
 				t.Errorf("%s after the cancel: %+v", s.EndedAt.Sub(began), s)
 			}
 		}

@@ -189,7 +189,7 @@ func TestSandboxThatIsKilledFromOutsideIsLost(t *testing.T) {
 				}
 			}
 			test.kill(t, records.SandboxID(id, 1, 1))
-			n.errand(t, "wait", "--timeout", "30s", id)
+			n.errand(t, "wait", "--timeout", "100s", id)
 			s := n.show(t, id)
 			if s.Status != "FAILED" || s.Reason != "SANDBOX_LOST" || s.ExitCode != nil || s.Attempts[0].Signal != 0 || !strings.Contains(s.Message, "killed from outside") {
 				t.Errorf("the run is %+v\nnode: %s", s, n.log)

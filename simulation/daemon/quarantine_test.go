@@ -267,7 +267,7 @@ func TestWhatTheJournalDoesNotAccountFor(t *testing.T) {
 				}
 			}
 			for _, id := range []string{gone, token, spec} {
-				n.errand(t, "wait", "--timeout", "30s", id)
+				n.errand(t, "wait", "--timeout", "100s", id)
 				s := n.show(t, id)
 				if s.Status != "FAILED" || s.Reason != "SANDBOX_LOST" || s.ExitCode != nil || len(s.Attempts) != 1 {
 					t.Errorf("the run is %+v", s)

@@ -80,14 +80,13 @@ type signal struct {
 // both arrived.
 func wantTermAndKill(t *testing.T, s shown, reason string, term, kill time.Duration) {
 	t.Helper()
-	const tolerance = time.Second
 	sent := s.Attempts[0].Signals
 	if len(sent) != 2 || sent[0].Name != "TERM" || sent[1].Name != "KILL" {
 		t.Fatalf("signals %+v, want TERM and KILL", sent)
 	}
 	for i, want := range []time.Duration{term, kill} {
 		after := sent[i].At.Sub(s.Attempts[0].StartedAt)
-		if after < want-50*time.Millisecond || after > want+tolerance {
+		if after < want-50*time.Millisecond || after > want+time.Second+busy {
 			t.Errorf("%s was sent %s after the start, want %s", sent[i].Name, after, want)
 		}
 		if sent[i].Delivered == nil || !*sent[i].Delivered || sent[i].Reason != reason {
@@ -226,15 +225,15 @@ func TestTimeoutKillsACommandThatIgnoresTerm(t *testing.T) {
 				t.Errorf("when the status was terminal its cgroup held the processes %v", members)
 			}
 			scope := leftover.Node{Data: n.data, Sandboxes: []string{records.SandboxID(id, 1, 1)}}
-			settle, cancel := context.WithDeadline(t.Context(), ended.Add(5*time.Second))
+			settle, cancel := context.WithDeadline(t.Context(), ended.Add(5*time.Second+busy))
 			defer cancel()
 			if found, err := scope.Settle(settle); err != nil || len(found) > 0 {
-				t.Errorf("5 s later there is left: %v, %v", found, err)
+				t.Errorf("soon after there is left: %v, %v", found, err)
 			}
 			s := n.show(t, id)
 			took := s.EndedAt.Sub(s.StartedAt)
-			if s.Status != "TIMED_OUT" || s.Reason != "TIMEOUT" || took < 8*time.Second || took > 11*time.Second {
-				t.Fatalf("got %s, %s after %s; want TIMED_OUT, TIMEOUT after 8 s to 11 s", s.Status, s.Reason, took)
+			if s.Status != "TIMED_OUT" || s.Reason != "TIMEOUT" || took < 8*time.Second || took > 11*time.Second+busy {
+				t.Fatalf("got %s, %s after %s; want TIMED_OUT, TIMEOUT after 8 s and not much more", s.Status, s.Reason, took)
 			}
 			if s.ExitCode == nil || *s.ExitCode != 137 || s.Attempts[0].Signal != 9 {
 				t.Fatalf("exit code %v, attempts %+v; want 137 by signal 9", s.ExitCode, s.Attempts)

@@ -128,7 +128,7 @@ func TestTerminalMeansThatTheWholeTreeIsGone(t *testing.T) {
 					script: `(trap "" TERM; sleep 600; :) & sleep 600`,
 				},
 				{
-					name: "all ignore TERM", flags: []string{"--stop-grace", "1s", "--timeout", "1s"}, least: 2, status: "TIMED_OUT", code: 137,
+					name: "all ignore TERM", flags: []string{"--stop-grace", "1s", "--timeout", "10s"}, least: 2, status: "TIMED_OUT", code: 137,
 					script: `trap "" TERM; sleep 600; :`,
 				},
 				{

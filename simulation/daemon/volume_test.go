@@ -189,7 +189,7 @@ func TestVeryLargeOutputIsBoundedAndFreezesNobody(t *testing.T) {
 		chunk    = 64 << 10
 		nodeMax  = 200 << 20
 		viewMax  = 100 << 20
-		delayMax = 2 * time.Second
+		delayMax = 2*time.Second + busy
 		written  = int64(2 << 30)
 	)
 	binary, err := shippedNode()

@@ -39,7 +39,7 @@ func (g *guardedNode) waiting(t *testing.T) (id string, silent func() time.Durat
 // wantGoesOn wants a run that waits to run, and to be known to.
 func (g *guardedNode) wantGoesOn(t *testing.T, id string, silent func() time.Duration) {
 	t.Helper()
-	if quiet := silent(); quiet > 2*time.Second {
+	if quiet := silent(); quiet > silence {
 		t.Fatalf("the command is silent since %s\nnode: %s", quiet, g.log)
 	}
 	if s := g.show(t, id); s.Status != "RUNNING" || s.Attempt != 1 {
