@@ -58,7 +58,7 @@ func (c *clusterAccess) start(ctx context.Context) error {
 		Log: c.log, Metrics: c.metrics,
 	}
 	if len(c.settings.EtcdEndpoints) == 0 {
-		storeConfig.DataDir = filepath.Join(c.settings.DataDir, "etcd")
+		storeConfig.DataDir, storeConfig.QuotaBytes = filepath.Join(c.settings.DataDir, "etcd"), c.settings.StoreMaxBytes
 	}
 	if c.store, err = store.Open(ctx, storeConfig); err != nil {
 		if len(c.settings.EtcdEndpoints) == 0 {

@@ -14,6 +14,7 @@ import (
 	"unicode"
 
 	"github.com/errand-run/errand/cluster/records"
+	"github.com/errand-run/errand/cluster/store"
 	"github.com/errand-run/errand/nodes"
 )
 
@@ -113,6 +114,9 @@ type Config struct {
 	// GuardBinary is the path of errand-node, which is started as a guard when a node
 	// needs one and none is at work. Empty means that somebody else starts it.
 	GuardBinary string
+	// StoreMaxBytes is the most that the file of the embedded store may grow to, 8 GiB by
+	// default. The last tenth of it is for the end of what runs.
+	StoreMaxBytes int64
 	// EtcdPrefix is where all keys of the cluster live.
 	EtcdPrefix string
 	// Shards is fixed when the cluster is created.
@@ -204,6 +208,12 @@ func (c Config) Complete() (Config, error) {
 	if len(c.EtcdEndpoints) == 0 && (c.EtcdCert != "" || c.EtcdCA != "") {
 		refuse("etcd-cert, etcd-key, etcd-ca: only with etcd-endpoints")
 	}
+	if len(c.EtcdEndpoints) > 0 && c.StoreMaxBytes != 0 {
+		refuse("store-max-bytes: only without etcd-endpoints; an etcd of your own has --quota-backend-bytes")
+	}
+	if bytes := c.StoreMaxBytes; len(c.EtcdEndpoints) == 0 && (bytes < store.QuotaMin || bytes > store.QuotaMax) {
+		refuse("store-max-bytes %d: must be %d to %d", bytes, store.QuotaMin, int64(store.QuotaMax))
+	}
 	if err := c.Session.Validate(); err != nil {
 		refuse("%w", err)
 	}
@@ -239,6 +249,9 @@ func (c *Config) setDefaults() {
 	setDefault(&c.Containerd, ContainerdAuto)
 	setDefault(&c.ContainerdNamespace, "errand")
 	setDefault(&c.EtcdPrefix, records.RootDefault)
+	if len(c.EtcdEndpoints) == 0 {
+		setDefault(&c.StoreMaxBytes, store.QuotaDefault)
+	}
 	standard := nodes.DefaultSession()
 	setDefault(&c.Session.Lease, standard.Lease)
 	setDefault(&c.Session.Renew, standard.Renew)

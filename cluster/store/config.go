@@ -68,6 +68,10 @@ type Config struct {
 	// DataDir is the directory of an embedded store, of nothing else and of nobody
 	// else: it is created with mode 0700.
 	DataDir string
+	// QuotaBytes is the most that the file of an embedded store may grow to, 0 is
+	// QuotaDefault. The last tenth of it is for the end of what runs; at its end the
+	// store takes no writes, and begins again only with a larger quota.
+	QuotaBytes int64
 	// Log is where the store and the server in it write; nil is silent.
 	Log *zap.Logger
 	// Metrics registers the store's metrics; nil leaves them out.
@@ -83,6 +87,9 @@ func (c *Config) openTimeout() time.Duration {
 }
 
 func (c *Config) validate() error {
+	if c.QuotaBytes < 0 || len(c.Endpoints) > 0 && c.QuotaBytes > 0 {
+		return records.Errorf(records.ClassInvalid, "store: a quota is for an embedded store and above 0")
+	}
 	if len(c.Endpoints) == 0 {
 		if c.DataDir == "" {
 			return records.Errorf(records.ClassInvalid, "store: neither endpoints nor a data directory")

@@ -13,7 +13,6 @@ import (
 	"sync"
 	"time"
 
-	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/server/v3/embed"
 	"go.etcd.io/etcd/server/v3/etcdserver/api/v3client"
 	"go.etcd.io/etcd/server/v3/etcdserver/api/v3rpc"
@@ -35,9 +34,6 @@ const (
 )
 
 const (
-	// quotaBytes is the most that the server's file may grow to; a full store
-	// refuses writes.
-	quotaBytes = 8 << 30
 	// compactionRetention is how long old revisions are kept. A follow that falls
 	// further behind starts again with a Reset.
 	compactionRetention = "5m"
@@ -66,7 +62,7 @@ type embedded struct {
 }
 
 // startEmbedded starts a server under dir and returns when it answers.
-func startEmbedded(ctx context.Context, dir string, log *zap.Logger) (_ *embedded, _ *connection, err error) {
+func startEmbedded(ctx context.Context, dir string, quota int64, log *zap.Logger) (_ *embedded, _ *connection, err error) {
 	lock, err := lockDir(dir)
 	if err != nil {
 		return nil, nil, err
@@ -81,11 +77,14 @@ func startEmbedded(ctx context.Context, dir string, log *zap.Logger) (_ *embedde
 	if err != nil {
 		return nil, nil, err
 	}
+	if err = removeTorn(dir); err != nil {
+		return nil, nil, err
+	}
 	e.space = &space{dir: dir, log: log}
 	if err = e.space.check(); err != nil {
 		return nil, nil, err
 	}
-	if err = e.run(ctx, behind{dir: dir, applied: applied}); err != nil {
+	if err = e.run(ctx, quota, behind{dir: dir, applied: applied}); err != nil {
 		return nil, nil, err
 	}
 	e.loopback = newLoopback()
@@ -101,20 +100,24 @@ func startEmbedded(ctx context.Context, dir string, log *zap.Logger) (_ *embedde
 	return e, conn, nil
 }
 
-// run starts the server and returns when it answers, with all the room that can be held.
-func (e *embedded) run(ctx context.Context, b behind) error {
+// run starts the server and returns when it answers, with all the room that can be made
+// and held.
+func (e *embedded) run(ctx context.Context, quota int64, b behind) error {
 	logLeft, err := prepareLog(b.dir, e.space.low.Load())
 	if err != nil {
 		return err
 	}
-	start := func() (*embed.Etcd, error) { return embed.StartEtcd(serverConfig(b.dir, e.space.log)) }
+	start := func() (*embed.Etcd, error) { return embed.StartEtcd(serverConfig(b.dir, quota, e.space.log)) }
 	if e.server, err = launch(b.dir, start); err != nil {
 		return err
 	}
 	if err = e.awaitReady(ctx, b); err != nil {
 		return err
 	}
-	e.space.held = newHeld(b.dir, e.server, logLeft)
+	e.space.held = newHeld(b.dir, e.server, quota, logLeft)
+	if err = e.space.makeRoom(ctx); err != nil {
+		return err
+	}
 	return e.space.look()
 }
 
@@ -140,13 +143,6 @@ func (e *embedded) awaitReady(ctx context.Context, b behind) error {
 	}
 }
 
-// full tells whether the server has refused a write for the size of its file. It refuses
-// all that write from then on, until somebody takes the alarm back. The nil embedded is a
-// store elsewhere.
-func (e *embedded) full() bool {
-	return e != nil && slices.ContainsFunc(e.server.Server.Alarms(), func(alarm *pb.AlarmMember) bool { return alarm.GetAlarm() == pb.AlarmType_NOSPACE })
-}
-
 // connect makes a client that looks into the past and keeps leases alive over the loopback,
 // and calls the server directly for everything else.
 func (e *embedded) connect(log *zap.Logger) (*connection, error) {
@@ -162,11 +158,11 @@ func (e *embedded) connect(log *zap.Logger) (*connection, error) {
 	}, nil
 }
 
-func serverConfig(dir string, log *zap.Logger) *embed.Config {
+func serverConfig(dir string, quota int64, log *zap.Logger) *embed.Config {
 	config := embed.NewConfig()
 	config.Name = serverName
 	config.Dir = filepath.Join(dir, serverName)
-	config.QuotaBackendBytes = quotaBytes
+	config.QuotaBackendBytes = quota
 	config.AutoCompactionMode = embed.CompactorModePeriodic
 	config.AutoCompactionRetention = compactionRetention
 	config.EnableGRPCGateway = false
@@ -285,13 +281,14 @@ func (w lastWord) OnWrite(entry *zapcore.CheckedEntry, fields []zapcore.Field) {
 // usual is in each line that a fresh server says of itself without a cause: a
 // port that it does not open, a storage version that it writes a few seconds
 // later, a cluster version that a stop cuts short, an election that waits for the
-// next tick.
+// next tick, a quota that somebody has chosen.
 var usual = []string{
 	"Running http and grpc server on single port.",
 	"Failed to detect schema version",
 	"failed to update storage version",
 	"failed to update cluster version",
 	"cannot campaign at term",
+	"quota exceeds the maximum value",
 }
 
 type quietCore struct {

@@ -118,12 +118,22 @@ func (s *Store) carry(f *flight.Flight[*pending]) landing {
 	if parent != s.base {
 		defer context.AfterFunc(s.base, cancel)()
 	}
+	capped := s.capped()
 	l, sent, err := s.conn.Load().flight(ctx, f)
 	if err == nil {
+		s.noteRoom(f)
 		return l
 	}
 	class := classify(err, outcome{sent: sent, write: true, expired: sole != nil && sole.expired()})
 	_, refused := refusalOf(err)
+	if isNoSpace(err) {
+		err = s.noteNoSpace(err)
+		if !capped {
+			// The first one beyond the quota: a server that finds that out when it carries
+			// the write out has carried it out all the same.
+			class, refused = records.ClassOutcomeUnknown, false
+		}
+	}
 	return landing{err: records.Errorf(class, "transaction (%s): %w", class, err), refused: refused}
 }
 

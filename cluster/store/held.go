@@ -110,23 +110,14 @@ type held struct {
 
 func member(dir string) string { return filepath.Join(dir, serverName, "member") }
 
-func newHeld(dir string, server *embed.Etcd, logLeft int64) *held {
+func newHeld(dir string, server *embed.Etcd, quota, logLeft int64) *held {
 	snaps := filepath.Join(member(dir), "snap")
 	h := &held{server: server, file: filepath.Join(snaps, "db"), snaps: snaps, logs: filepath.Join(member(dir), "wal"), logLeft: logLeft}
-	h.quota.Store(quotaBytes)
+	h.quota.Store(quota)
 	if files, err := filepath.Glob(filepath.Join(h.logs, "*.wal")); err == nil && len(files) > 0 {
 		_ = hold(files[len(files)-1], wal.SegmentSizeBytes)
 	}
 	return h
-}
-
-// full tells whether the server's file is so near to its quota that the rest is for the
-// end of what runs: a server at its quota takes no write at all, and starts no more. What
-// is free within the file counts, for it is used before that grows.
-func (h *held) full() bool {
-	quota, backend := h.quota.Load(), h.server.Server.Backend()
-	size := backend.Size()
-	return size >= quota-quota/10 && size-backend.SizeInUse() < quota/20
 }
 
 // look holds what can be held and returns what there is.

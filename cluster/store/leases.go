@@ -140,6 +140,9 @@ func (s *Store) sendLease(call leaseCall) (records.LeaseResult, error) {
 		// that was asked for.
 		class = records.ClassNotFound
 	}
+	if isNoSpace(err) {
+		err = s.noteNoSpace(err)
+	}
 	return records.LeaseResult{}, records.Errorf(class, "%s (%s): %w", call.what, class, err)
 }
 

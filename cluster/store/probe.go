@@ -78,17 +78,18 @@ func (s *Store) probe() {
 }
 
 // Trouble returns why writes are not taken at the moment, as far as it is known, or nil:
-// an embedded store has no space or is as large as it may be, or the store does not answer. That it does not is
-// noticed within ProbeInterval and ProbeTimeout. It does not block.
+// the store has no space or is as large as it may be, or it does not answer. What an
+// embedded one lacks is noticed within a second, all else within ProbeInterval and
+// ProbeTimeout. It does not block.
 func (s *Store) Trouble() error {
-	if s.embedded.full() {
-		return records.Errorf(records.ClassUnavailable, "no space: the %s is as large as it may be (%d GiB), and takes no writes", s, quotaBytes>>30)
-	}
 	if err := s.space.refusal(); err != nil {
 		return err
 	}
 	if s.silence.Load() {
 		return records.Errorf(records.ClassUnavailable, "the %s does not answer", s)
+	}
+	if s.noSpace.Load() {
+		return records.Errorf(records.ClassUnavailable, "%w", s.errNoSpace())
 	}
 	return nil
 }
@@ -109,6 +110,7 @@ func (s *Store) probeOnce() error {
 		}
 		return err
 	}
+	s.askForSpace(conn)
 	listeners = s.endBeyond(listeners, revision)
 	var silent []listener
 	dead := false

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -43,8 +44,9 @@ type space struct {
 	held *held
 	// low is below SpaceReserve, tight below spaceTight, near below spaceNear.
 	low, tight, near atomic.Bool
-	// full is set while the server's file is nearly as large as it may be.
-	full atomic.Bool
+	// full is set while the server's file is nearly as large as it may be, atQuota while
+	// it takes no writes for that.
+	full, atQuota atomic.Bool
 
 	// looking is held by who looks, looks counts how often somebody has.
 	looking sync.Mutex
@@ -60,6 +62,12 @@ type space struct {
 // lets one start. All others let go of something, or say what has become of it.
 func begins(txn *records.Txn) bool {
 	return txn.Change == records.ChangeCreate || txn.Change == records.ChangePlace
+}
+
+// puts tells whether a transaction may put something.
+func puts(txn *records.Txn) bool {
+	isPut := func(op records.Op) bool { return op.Kind == records.OpPut }
+	return slices.ContainsFunc(txn.Then, isPut) || slices.ContainsFunc(txn.Else, isPut)
 }
 
 // look sees how much is free, and holds what room can be held.
@@ -95,6 +103,7 @@ func (s *space) lookOnce() error {
 	case was && !full:
 		s.log.Info("the store has space again: runs are taken", zap.String("dir", s.dir))
 	}
+	s.atQuota.Store(len(s.held.alarms()) > 0)
 	left, err := s.held.look(free)
 	s.mu.Lock()
 	s.left = left
@@ -121,9 +130,12 @@ func (s *space) refusal() error {
 	switch {
 	case s == nil:
 		return nil
+	case s.atQuota.Load():
+		return s.spent("and takes no writes: what runs goes on, and can neither end nor be canceled")
 	case s.low.Load():
 	case s.full.Load():
-		return records.Errorf(records.ClassUnavailable, "no space: the embedded store in %s is nearly as large as it may be (%d GiB), and nothing new is taken; what runs can end and be canceled", s.dir, quotaBytes>>30)
+		return records.Errorf(records.ClassUnavailable, "no space: the embedded store in %s is nearly as large as it may be, and nothing new is taken; what runs can end and be canceled. "+
+			"--store-max-bytes is %s", s.dir, inWords(s.held.quota.Load()))
 	default:
 		return nil
 	}
@@ -138,6 +150,8 @@ func (s *space) admit(txn *records.Txn) (charge, error) {
 	case s == nil:
 		return charge{}, nil
 	case begins(txn):
+		return charge{}, s.refusal()
+	case s.atQuota.Load() && puts(txn):
 		return charge{}, s.refusal()
 	case !s.tight.Load():
 		return charge{}, nil
@@ -184,6 +198,20 @@ func (s *space) settle(c charge) {
 	s.held.spend(c)
 }
 
+// writeAgain lets the server write again when it refuses to and has room.
+func (s *space) writeAgain(ctx context.Context) {
+	if !s.atQuota.Load() {
+		return
+	}
+	switch disarmed, err := s.held.disarm(ctx); {
+	case err != nil:
+		s.log.Debug("quota", zap.Error(err))
+	case disarmed:
+		s.log.Info("the store has room and takes writes again", s.sizes()...)
+		s.atQuota.Store(false)
+	}
+}
+
 // watch looks until the context ends.
 func (s *space) watch(ctx context.Context) {
 	interval := spaceNearInterval
@@ -195,6 +223,7 @@ func (s *space) watch(ctx context.Context) {
 			if err := s.look(); err != nil {
 				s.log.Debug("free space", zap.Error(err))
 			}
+			s.writeAgain(ctx)
 			s.held.moveOn(ctx, s.near.Load())
 			if interval = spaceInterval; s.near.Load() {
 				interval = spaceNearInterval

@@ -254,7 +254,7 @@ func TestStoreNearItsQuotaTakesTheEndOfRunsAndNoOthers(t *testing.T) {
 		t.Errorf("the trouble is %v", trouble)
 	}
 	do(t, s, changing(records.ChangeEnd, "a0", "2"))
-	quota.Store(quotaBytes)
+	quota.Store(QuotaDefault)
 	if err := eventually(t, s, records.ClassInternal); err != nil {
 		t.Errorf("with room again: %v", err)
 	}

@@ -1,6 +1,7 @@
 package store
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"strings"
@@ -36,8 +37,9 @@ type Store struct {
 	running context.Context
 	stop    context.CancelFunc
 
-	// silence is set while the store does not answer the probe.
-	silence atomic.Bool
+	// silence is set while the store does not answer the probe, noSpace while a store
+	// elsewhere takes no writes because it is at its quota.
+	silence, noSpace atomic.Bool
 
 	workers    sync.WaitGroup
 	background sync.WaitGroup
@@ -100,7 +102,7 @@ func Open(ctx context.Context, config Config) (*Store, error) {
 
 func (s *Store) connect(ctx context.Context) error {
 	if len(s.config.Endpoints) == 0 {
-		server, conn, err := startEmbedded(ctx, s.config.DataDir, s.log)
+		server, conn, err := startEmbedded(ctx, s.config.DataDir, cmp.Or(s.config.QuotaBytes, QuotaDefault), s.log)
 		if err != nil {
 			return err
 		}

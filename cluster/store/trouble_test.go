@@ -68,6 +68,12 @@ func TestServerWithoutSpaceRefusesPutsAloneAndHeals(t *testing.T) {
 		}
 		_, err = s.Do(context.Background(), putTxn(fmt.Sprintf("large/%d", i), large))
 	}
+	if records.ClassOf(err) != records.ClassOutcomeUnknown {
+		t.Errorf("the first put beyond the quota may have been carried out, and is answered with %v", err)
+	}
+	if trouble := s.Trouble(); trouble == nil || !strings.Contains(trouble.Error(), "alarm disarm") {
+		t.Errorf("the trouble is %v", trouble)
+	}
 	for range 3 {
 		results := gather(s, []records.Txn{putTxn("a", ""), deleteTxn("victim/1"), putTxn("b", ""), deleteTxn("victim/2")})
 		for i, result := range results {
@@ -92,6 +98,9 @@ func TestServerWithoutSpaceRefusesPutsAloneAndHeals(t *testing.T) {
 		if result.Err != nil {
 			t.Errorf("with space again, put %d: %v", i, result.Err)
 		}
+	}
+	if trouble := s.Trouble(); trouble != nil {
+		t.Errorf("with space again, the trouble is %v", trouble)
 	}
 }
 

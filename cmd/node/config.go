@@ -49,6 +49,7 @@ func knobs(asked *request) *pflag.FlagSet {
 	flags.DurationVar(&config.ImageMaxAge, "image-max-age", boot.ImageMaxAgeDefault, "how long a pulled image is kept that nothing uses, as in 720h; negative is for ever")
 	flags.Int64Var(&config.ImageMaxBytes, "image-max-bytes", 0, "what pulled images may take, in bytes; a quarter of their disk by default, negative is no bound")
 	flags.Int32Var(&config.ImagePulls, "image-pulls", boot.ImagePullsDefault, "how many images are pulled at a time (1 to 64)")
+	flags.Int64Var(&config.StoreMaxBytes, "store-max-bytes", 0, "the most that the embedded store's file may take, in bytes (16 MiB to 64 GiB); 8 GiB by default")
 	flags.StringSliceVar(&config.EtcdEndpoints, "etcd-endpoints", nil, "an outside etcd, as host:port or URLs; the embedded one by default")
 	flags.StringVar(&config.EtcdCA, "etcd-ca", "", "PEM file of the authority that signed etcd's certificate")
 	flags.StringVar(&config.EtcdCert, "etcd-cert", "", "PEM file of our certificate for etcd")
