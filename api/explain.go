@@ -2,6 +2,7 @@ package api
 
 import (
 	"context"
+	"strings"
 	"sync"
 	"time"
 
@@ -39,6 +40,9 @@ func (s *runService) Explain(ctx context.Context, request *errandv1.ExplainRunRe
 func (s *Server) unrecorded(ctx context.Context, of *recordv1.Run) (seen run.Unrecorded) {
 	if records.Terminal(of.GetStatus()) {
 		return seen
+	}
+	if reasons := s.unready(); len(reasons) > 0 {
+		seen.Unready, seen.UnreadyNode = strings.Join(reasons, "; "), s.config.Node
 	}
 	ctx, cancel := context.WithTimeout(ctx, explainTimeout)
 	defer cancel()

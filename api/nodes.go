@@ -55,6 +55,7 @@ func (s *nodeService) List(ctx context.Context, _ *errandv1.ListNodesRequest) (*
 		response.Nodes = append(response.Nodes, publicNode(name, session, draining[name], counted[i].Count))
 	}
 	s.addScores(response.GetNodes()...)
+	s.addUnready(response.GetNodes()...)
 	for i, node := range away {
 		node.Draining, node.Sandboxes = draining[node.GetId()], counted[len(sessions)+i].Count
 	}
@@ -108,11 +109,21 @@ func (s *nodeService) Get(ctx context.Context, request *errandv1.GetNodeRequest)
 	}
 	response := &errandv1.GetNodeResponse{Node: publicNode(name, session, len(results[1].KVs) > 0, results[2].Count)}
 	s.addScores(response.GetNode())
+	s.addUnready(response.GetNode())
 	s.describeNode(ctx, response.GetNode())
 	if name == s.config.Node && s.config.Pulls != nil {
 		response.Pulls = s.config.Pulls.Pulls()
 	}
 	return response, nil
+}
+
+// addUnready adds to this node, if it is among some, why it takes no runs.
+func (s *Server) addUnready(nodes ...*errandv1.Node) {
+	for _, node := range nodes {
+		if node.GetId() == s.config.Node {
+			node.Unready = s.unready()
+		}
+	}
 }
 
 // addScores adds to nodes what they have lost of their score.

@@ -34,6 +34,7 @@ const (
 	CauseStartDeadline CauseCode = "START_DEADLINE_AT"
 	CauseOwnerSilent   CauseCode = "OWNER_SILENT"
 	CauseStoreFailing  CauseCode = "STORE_FAILING"
+	CauseNodeUnready   CauseCode = "NODE_UNREADY"
 
 	// What its node does.
 	CauseNodeSilent   CauseCode = "NODE_SILENT"
@@ -98,6 +99,9 @@ type Unrecorded struct {
 	// Pull says in words how far the pull of its image has come; empty when there is none
 	// or nothing is known.
 	Pull string
+	// Unready says in words why node UnreadyNode takes no runs; empty when it takes them
+	// or nothing is known.
+	Unready, UnreadyNode string
 }
 
 // explanation collects causes.
@@ -149,11 +153,19 @@ func (e *explanation) waiting(seen Unrecorded) {
 	if run.GetWish() != nil {
 		e.asked()
 	}
+	e.unready(seen)
 	e.backoff()
 	e.asks(seen.Owner)
 	e.startDeadline()
 	e.lostScore(seen.Owner)
 	e.earlier()
+}
+
+// unready says why a node takes no runs, whatever its room.
+func (e *explanation) unready(seen Unrecorded) {
+	if seen.Unready != "" {
+		e.add(CauseNodeUnready, 0, seen.UnreadyNode, 0, "node %s takes no runs: %s", seen.UnreadyNode, bounded(seen.Unready))
+	}
 }
 
 // backoff says until when a run is not placed, and after what.
@@ -237,6 +249,7 @@ func (e *explanation) placed(seen Unrecorded) {
 	if run.GetWish() != nil {
 		e.asked()
 	}
+	e.unready(seen)
 	e.atNode(seen)
 	e.startDeadline()
 	e.earlier()

@@ -18,6 +18,7 @@ import (
 	"go.etcd.io/etcd/server/v3/etcdserver/api/v3rpc"
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
+	"golang.org/x/sys/unix"
 	"google.golang.org/grpc"
 
 	"github.com/errand-run/errand/cluster/lockfile"
@@ -201,7 +202,11 @@ func (e *embedded) listen(socket string, log *zap.Logger) error {
 		return fmt.Errorf("socket of an earlier one: %w", err)
 	}
 	listener, err := net.Listen("unix", socket)
-	if err != nil {
+	switch {
+	case errors.Is(err, unix.ENOSPC):
+		log.Warn("no socket for etcdctl: there is no space for it", zap.String("path", socket))
+		return nil
+	case err != nil:
 		return fmt.Errorf("socket: %w", err)
 	}
 	if err := os.Chmod(socket, 0o600); err != nil {

@@ -42,8 +42,9 @@ const (
 	// may have been written between two looks.
 	logMargin = 8 << 20
 	logUnseen = 16 << 20
-	// snapshotRoom is how much must be free for a snapshot.
-	snapshotRoom = 1 << 20
+	// snapshotRoom is how much must be free for a snapshot, snapshotFiles how many files.
+	snapshotRoom  = 1 << 20
+	snapshotFiles = 16
 	// moversMax is how many entries are under way at a time that move the log on.
 	moversMax = 64
 	// spareName is the next file of the log of a server that was stopped. The server
@@ -105,7 +106,7 @@ type held struct {
 	logLeft int64
 	// entries are those that remain before the server makes a snapshot.
 	entries int64
-	free    uint64
+	free    room
 }
 
 func member(dir string) string { return filepath.Join(dir, serverName, "member") }
@@ -121,7 +122,7 @@ func newHeld(dir string, server *embed.Etcd, quota, logLeft int64) *held {
 }
 
 // look holds what can be held and returns what there is.
-func (h *held) look(free uint64) (charge, error) {
+func (h *held) look(free room) (charge, error) {
 	pages, err := h.holdPages()
 	if err != nil {
 		return charge{}, err
@@ -210,7 +211,7 @@ func (h *held) lastSnapshot() (uint64, error) {
 // never holds.
 func (h *held) moveOn(ctx context.Context, near bool) {
 	h.mu.Lock()
-	due := near && h.free >= snapshotRoom && h.entries < entriesAhead
+	due := near && !h.free.below(snapshotRoom, snapshotFiles) && h.entries < entriesAhead
 	entries := h.entries
 	h.mu.Unlock()
 	if !due || entries < 0 {

@@ -6,15 +6,12 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"strconv"
-	"strings"
 	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/server/v3/storage/backend"
 	"go.etcd.io/etcd/server/v3/storage/mvcc"
 	"go.uber.org/zap"
-	"golang.org/x/sys/unix"
 
 	"github.com/errand-run/errand/cluster/records"
 )
@@ -87,6 +84,7 @@ func (h *held) disarm(ctx context.Context) (bool, error) {
 // that can not be helped is an error that says what to do.
 func (s *space) makeRoom(ctx context.Context) error {
 	h := s.held
+	h.server.Server.Backend().ForceCommit() // what the log has brought counts too
 	if h.nearQuota() {
 		s.log.Warn("the store is nearly as large as it may be: what is out of date in it is removed before the node goes on", s.sizes()...)
 		began := time.Now()
@@ -121,7 +119,7 @@ func (s *space) spent(what string) error {
 	backend := s.held.server.Server.Backend()
 	return records.Errorf(records.ClassUnavailable, "no space: the embedded store in %s is as large as it may be, %s: its file has %s, %s of it used, and --store-max-bytes is %s. "+
 		"Start the node with more, as in --store-max-bytes %d", s.dir, what,
-		inWords(backend.Size()), inWords(backend.SizeInUse()), inWords(s.held.quota.Load()), 2*max(s.held.quota.Load(), backend.Size()))
+		records.SizeText(backend.Size()), records.SizeText(backend.SizeInUse()), records.SizeText(s.held.quota.Load()), 2*max(s.held.quota.Load(), backend.Size()))
 }
 
 // noteQuota notes that the server has refused a write for the size of its file, and says
@@ -165,11 +163,9 @@ func (s *space) giveBack() {
 	if free < quota/20 && (!h.atQuota() || free < 2*h.least()) {
 		return
 	}
-	var stat unix.Statfs_t
-	err := unix.Statfs(s.dir, &stat)
-	need := used + used/8 + spaceTight
-	if room := int64(stat.Bavail) * stat.Bsize; err == nil && room < need { //nolint:gosec // bytes of a disk
-		err = fmt.Errorf("its disk has %s free, and a copy needs %s", inWords(room), inWords(need))
+	room, err := roomOf(s.dir)
+	if need := used + used/8 + spaceTight; err == nil && room.below(need, snapshotFiles) {
+		err = fmt.Errorf("its disk has %s free and takes %d files, and a copy needs %s and %d", records.SizeText(room.bytes), room.files, records.SizeText(need), snapshotFiles)
 	}
 	if err == nil {
 		err = data.Defrag()
@@ -201,12 +197,4 @@ func syncDir(path string) error {
 		return err
 	}
 	return errors.Join(dir.Sync(), dir.Close())
-}
-
-// inWords is a number of bytes as one would say it.
-func inWords(bytes int64) string {
-	if bytes < 1<<30 {
-		return strconv.FormatInt(bytes>>20, 10) + " MiB"
-	}
-	return strings.TrimSuffix(strconv.FormatFloat(float64(bytes)/(1<<30), 'f', 1, 64), ".0") + " GiB"
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -18,20 +19,27 @@ import (
 )
 
 const (
-	// SpaceReserve is how many bytes must be free where the embedded store lies, or
-	// nothing new begins: no run is taken and none is placed.
+	// SpaceReserve is how many bytes must be free where the embedded store lies, and
+	// FilesReserve how many files one must be able to make there, or nothing new begins:
+	// no run is taken and none is placed.
 	SpaceReserve = 128 << 20
+	FilesReserve = 2048
 	// spaceTight is below what changes of runs that are there already live from the
 	// room that the store holds. Above it the server's next file fits, of 64 million
 	// bytes.
 	spaceTight = 64 << 20
+	filesTight = 512
 	// spaceNear is below what the room is looked at often: a fast disk is written at
 	// some gigabytes a second.
 	spaceNear = 4 << 30
+	filesNear = 1 << 18
 	// spaceInterval is how often that is looked at, and spaceNearInterval while little
 	// is free.
 	spaceInterval     = time.Second
 	spaceNearInterval = 100 * time.Millisecond
+	// unseenMax is how many writes may go then without a look between them, however long
+	// the next one is in coming: files are made by the thousand before it.
+	unseenMax = 128
 )
 
 // space watches the room that an embedded store has. A server that really runs out of
@@ -42,8 +50,9 @@ type space struct {
 	dir  string
 	log  *zap.Logger
 	held *held
-	// low is below SpaceReserve, tight below spaceTight, near below spaceNear.
-	low, tight, near atomic.Bool
+	// low is below SpaceReserve or FilesReserve, tight below spaceTight or filesTight, near
+	// below spaceNear or filesNear. scarce says of low that it is the files.
+	low, tight, near, scarce atomic.Bool
 	// full is set while the server's file is nearly as large as it may be, atQuota while
 	// it takes no writes for that.
 	full, atQuota atomic.Bool
@@ -51,6 +60,8 @@ type space struct {
 	// looking is held by who looks, looks counts how often somebody has.
 	looking sync.Mutex
 	looks   atomic.Uint64
+	// unseen counts the writes since then.
+	unseen atomic.Int64
 
 	mu sync.Mutex
 	// left is what of the held room may still be promised, promised what was and is
@@ -63,6 +74,24 @@ type space struct {
 func begins(txn *records.Txn) bool {
 	return txn.Change == records.ChangeCreate || txn.Change == records.ChangePlace
 }
+
+// room is what is free of a file system: bytes, and files that can be made. One that has
+// no bound of files has more than there can be.
+type room struct{ bytes, files int64 }
+
+func roomOf(dir string) (room, error) {
+	var stat unix.Statfs_t
+	if err := unix.Statfs(dir, &stat); err != nil {
+		return room{}, err
+	}
+	r := room{bytes: int64(stat.Bavail) * stat.Bsize, files: math.MaxInt64} //nolint:gosec // bytes of a disk
+	if stat.Files > 0 {
+		r.files = int64(min(stat.Ffree, math.MaxInt64)) //nolint:gosec // bounded
+	}
+	return r, nil
+}
+
+func (r room) below(bytes, files int64) bool { return r.bytes < bytes || r.files < files }
 
 // puts tells whether a transaction may put something.
 func puts(txn *records.Txn) bool {
@@ -79,17 +108,18 @@ func (s *space) look() error {
 
 func (s *space) lookOnce() error {
 	defer s.looks.Add(1)
-	var stat unix.Statfs_t
-	if err := unix.Statfs(s.dir, &stat); err != nil {
+	s.unseen.Store(0)
+	free, err := roomOf(s.dir)
+	if err != nil {
 		return fmt.Errorf("free space of the embedded store in %s: %w", s.dir, err)
 	}
-	free := stat.Bavail * uint64(stat.Bsize) //nolint:gosec // a block size
-	low := free < SpaceReserve
-	s.near.Store(free < spaceNear)
-	s.tight.Store(free < spaceTight)
+	low := free.below(SpaceReserve, FilesReserve)
+	s.near.Store(free.below(spaceNear, filesNear))
+	s.tight.Store(free.below(spaceTight, filesTight))
+	s.scarce.Store(!free.below(SpaceReserve, 0))
 	switch was := s.low.Swap(low); {
 	case low && !was:
-		s.log.Warn("no space: no run is taken until there is; what runs can be canceled", zap.String("dir", s.dir), zap.Uint64("free_bytes", free))
+		s.log.Warn("no space: no run is taken until there is; what runs can be canceled", zap.String("dir", s.dir), zap.Int64("free_bytes", free.bytes), zap.Int64("free_files", free.files))
 	case was && !low:
 		s.log.Info("there is space again: runs are taken", zap.String("dir", s.dir))
 	}
@@ -132,10 +162,13 @@ func (s *space) refusal() error {
 		return nil
 	case s.atQuota.Load():
 		return s.spent("and takes no writes: what runs goes on, and can neither end nor be canceled")
+	case s.low.Load() && s.scarce.Load():
+		return records.Errorf(records.ClassUnavailable, "no space: less than %d files can be made in %s, whose inodes are used up, and nothing new is taken until they can; "+
+			"remove files, or cancel the run that fills it", FilesReserve, s.dir)
 	case s.low.Load():
 	case s.full.Load():
 		return records.Errorf(records.ClassUnavailable, "no space: the embedded store in %s is nearly as large as it may be, and nothing new is taken; what runs can end and be canceled. "+
-			"--store-max-bytes is %s", s.dir, inWords(s.held.quota.Load()))
+			"--store-max-bytes is %s", s.dir, records.SizeText(s.held.quota.Load()))
 	default:
 		return nil
 	}
@@ -146,9 +179,13 @@ func (s *space) refusal() error {
 // admit tells whether a write may go, and what it takes of the held room until settle
 // is told.
 func (s *space) admit(txn *records.Txn) (charge, error) {
-	switch {
-	case s == nil:
+	if s == nil {
 		return charge{}, nil
+	}
+	if s.unseen.Add(1) > unseenMax && s.near.Load() {
+		s.lookAgain()
+	}
+	switch {
 	case begins(txn):
 		return charge{}, s.refusal()
 	case s.atQuota.Load() && puts(txn):

@@ -259,3 +259,90 @@ func TestStoreNearItsQuotaTakesTheEndOfRunsAndNoOthers(t *testing.T) {
 		t.Errorf("with room again: %v", err)
 	}
 }
+
+// exhaust makes files on a disk until there can be no more, and others whenever one can be
+// made, until stop is called or the test ends.
+func exhaust(t *testing.T, disk string) (stop func()) {
+	t.Helper()
+	dir := filepath.Join(disk, "many")
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	done, spent := make(chan struct{}), make(chan struct{})
+	var making sync.WaitGroup
+	making.Go(func() {
+		begun := false
+		for i := 0; ; {
+			file, err := os.Create(filepath.Join(dir, strconv.Itoa(i)))
+			if err == nil {
+				_ = file.Close()
+				i++
+			} else if !begun {
+				close(spent)
+				begun = true
+			}
+			select {
+			case <-done:
+				return
+			default:
+			}
+		}
+	})
+	stop = sync.OnceFunc(func() {
+		close(done)
+		making.Wait()
+	})
+	t.Cleanup(stop)
+	<-spent
+	return stop
+}
+
+// Bytes are free, and no file can be made: what ends runs goes on, up to the server's
+// next snapshot, which is a file.
+func TestDiskWithoutInodesTakesTheEndOfRuns(t *testing.T) {
+	disk := smallDisk(t, "384m,nr_inodes=4096")
+	dir := filepath.Join(disk, "store")
+	s := openAt(t, Config{DataDir: dir})
+	for i := range snapshotEntries - 20 {
+		do(t, s, putTxn("k", strconv.Itoa(i)))
+	}
+	awaitAhead(t, s)
+	stop := exhaust(t, disk)
+	if err := eventually(t, s, records.ClassUnavailable); !strings.Contains(err.Error(), "inodes are used up") {
+		t.Errorf("refused with %v", err)
+	}
+	if err := s.Trouble(); err == nil || !strings.Contains(err.Error(), "inodes") {
+		t.Errorf("the trouble is %v", err)
+	}
+	ended := 0
+	for ; ended < 2*snapshotEntries; ended++ {
+		_, err := s.Do(context.Background(), changing(records.ChangeEnd, "run/"+strconv.Itoa(ended), "v"))
+		if err != nil {
+			if records.ClassOf(err) != records.ClassUnavailable || !strings.Contains(err.Error(), "is spent") {
+				t.Fatalf("%v", err)
+			}
+			break
+		}
+	}
+	if ended < (entriesAhead-entriesMargin)/entriesPerWrite || ended > snapshotEntries {
+		t.Errorf("%d writes without inodes", ended)
+	}
+	stop()
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	s = openAt(t, Config{DataDir: dir})
+	if got := do(t, s, records.Read(records.Op{Kind: records.OpGet, Key: "run/", Prefix: true, KeysOnly: true})); len(got.Responses[0].KVs) != ended {
+		t.Errorf("%d of %d writes are there", len(got.Responses[0].KVs), ended)
+	}
+	if err := eventually(t, s, records.ClassUnavailable); !strings.Contains(err.Error(), "inodes are used up") {
+		t.Errorf("after a start refused with %v", err)
+	}
+	if err := os.RemoveAll(filepath.Join(disk, "many")); err != nil {
+		t.Fatal(err)
+	}
+	_ = eventually(t, s, records.ClassInternal)
+	for i := range snapshotEntries {
+		do(t, s, putTxn("k", strconv.Itoa(i)))
+	}
+}

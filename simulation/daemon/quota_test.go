@@ -65,8 +65,7 @@ func (n *node) awaitUnready(t *testing.T, word string) {
 func TestStoreAtItsQuota(t *testing.T) {
 	t.Parallel()
 	quota := func(mib int64) []string { return []string{"--store-max-bytes", strconv.FormatInt(mib<<20, 10)} }
-	n := startNode(t, quota(16)...)
-	other := n.flags
+	n := startNode(t, quota(24)...)
 	waits := func(code int) (id, end string, started func() []string) {
 		path, lines := ledger(t)
 		id = n.submit(t, "--", "sh", "-c", fmt.Sprintf("echo start >> %s; until [ -e %s.end ]; do sleep 0.1; done; exit %d", path, path, code))
@@ -109,12 +108,12 @@ func TestStoreAtItsQuota(t *testing.T) {
 	n.crowd(t, true)
 	n.awaitUnready(t, "takes no writes")
 	n.crash(t)
-	r := runNode(t, slices.Concat(other, []string{"--data", n.data, "--listen", "127.0.0.1:0"})...)
+	r := runNode(t, slices.Concat(n.flags, quota(16), []string{"--data", n.data, "--listen", "127.0.0.1:0"})...)
 	if r.code == 0 || !strings.Contains(r.stderr, "no space") || !strings.Contains(r.stderr, "Start the node with more, as in --store-max-bytes ") {
 		t.Fatalf("a start: code %d, %q", r.code, r.stderr)
 	}
 	end(secondEnd)
-	n.flags = slices.Concat(other, quota(64))
+	n.flags = slices.Concat(n.flags, quota(64))
 	n.start(t)
 	wantEnd(second, 4, secondStarted)
 	if r := n.errand(t, "run", "--", "echo", "again"); r.code != 0 || r.stdout != "again\n" {

@@ -51,7 +51,10 @@ type Node struct {
 	LostScore []*LostScore `protobuf:"bytes,16,rep,name=lost_score,json=lostScore,proto3" json:"lost_score,omitempty"`
 	// It has no session: its daemon does not run, or can not reach the store. Nothing else is
 	// known of it then than id, uuid and sandboxes, the runs that are still placed there.
-	Away          bool `protobuf:"varint,17,opt,name=away,proto3" json:"away,omitempty"`
+	Away bool `protobuf:"varint,17,opt,name=away,proto3" json:"away,omitempty"`
+	// Why it takes no runs, in words, as readiness says it: no space, a store that does not
+	// answer. Told of the node that answers only; empty when it takes them.
+	Unready       []string `protobuf:"bytes,18,rep,name=unready,proto3" json:"unready,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -203,6 +206,13 @@ func (x *Node) GetAway() bool {
 		return x.Away
 	}
 	return false
+}
+
+func (x *Node) GetUnready() []string {
+	if x != nil {
+		return x.Unready
+	}
+	return nil
 }
 
 // LostScore says that other nodes are asked rather than this one to start sandboxes of a
@@ -998,7 +1008,7 @@ var File_errand_v1_node_proto protoreflect.FileDescriptor
 
 const file_errand_v1_node_proto_rawDesc = "" +
 	"\n" +
-	"\x14errand/v1/node.proto\x12\terrand.v1\x1a\x15errand/v1/image.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xbb\x04\n" +
+	"\x14errand/v1/node.proto\x12\terrand.v1\x1a\x15errand/v1/image.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xd5\x04\n" +
 	"\x04Node\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x12\n" +
 	"\x04uuid\x18\x02 \x01(\tR\x04uuid\x12\x18\n" +
@@ -1019,7 +1029,8 @@ const file_errand_v1_node_proto_rawDesc = "" +
 	"\x06silent\x18\x0f \x01(\bR\x06silent\x123\n" +
 	"\n" +
 	"lost_score\x18\x10 \x03(\v2\x14.errand.v1.LostScoreR\tlostScore\x12\x12\n" +
-	"\x04away\x18\x11 \x01(\bR\x04away\"\xc1\x01\n" +
+	"\x04away\x18\x11 \x01(\bR\x04away\x12\x18\n" +
+	"\aunready\x18\x12 \x03(\tR\aunready\"\xc1\x01\n" +
 	"\tLostScore\x12\x16\n" +
 	"\x06driver\x18\x01 \x01(\tR\x06driver\x12\x12\n" +
 	"\x04runs\x18\x02 \x01(\x05R\x04runs\x12\x14\n" +

@@ -27,6 +27,8 @@ type nodeView struct {
 	RegisteredAt *time.Time `json:"registeredAt,omitempty"`
 	// LostScore are the drivers that could not start what runs have brought there.
 	LostScore []lostScoreView `json:"lostScore,omitempty"`
+	// Unready is why it takes no runs, as far as it says so itself.
+	Unready []string `json:"unready,omitempty"`
 }
 
 type lostScoreView struct {
@@ -43,7 +45,7 @@ func viewNode(node *errandv1.Node) nodeView {
 		ID: node.GetId(), UUID: node.GetUuid(), Address: node.GetAddress(), Version: node.GetVersion(),
 		Drivers: append([]string{}, node.GetDrivers()...), CPUMillis: node.GetCpuMillis(), MemoryBytes: node.GetMemoryBytes(),
 		Sandboxes: node.GetSandboxes(), SandboxesMax: node.GetSandboxesMax(), Draining: node.GetDraining(), Away: node.GetAway(),
-		BootID: node.GetBootId(), RegisteredAt: instant(node.GetRegisteredAt()),
+		BootID: node.GetBootId(), RegisteredAt: instant(node.GetRegisteredAt()), Unready: node.GetUnready(),
 	}
 	for _, l := range node.GetLostScore() {
 		view.LostScore = append(view.LostScore, lostScoreView{
@@ -61,6 +63,8 @@ func (v nodeView) stateText() string {
 		return "away"
 	case v.Draining:
 		state = "draining"
+	case len(v.Unready) > 0:
+		state = "not ready"
 	}
 	if len(v.LostScore) > 0 {
 		state += ", failed starts"

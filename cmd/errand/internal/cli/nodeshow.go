@@ -160,6 +160,9 @@ func (a *app) nodeFields(view nodeDetailView) []field {
 	case view.Silent:
 		state, quarantine = state+"; the node did not answer, this is what the store knows", ""
 	}
+	if len(view.Unready) > 0 {
+		state += ": " + strings.Join(view.Unready, "; ")
+	}
 	registered := ""
 	if view.RegisteredAt != nil {
 		registered = view.RegisteredAt.Format(time.RFC3339) + " (" + ago(a.now(), view.RegisteredAt) + ")"

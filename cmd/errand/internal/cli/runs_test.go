@@ -172,7 +172,7 @@ func goldenServer(t *testing.T) *invocation {
 				{Sandbox: "e-abc", Driver: "process", Run: "r.default.lost", Attempt: 1, Since: before(90 * time.Minute), Until: before(-22 * time.Hour), Reason: "its start token is not that of the journal"},
 				{Driver: "null", Run: "r.default.gone", Attempt: 2, Since: before(time.Minute), Reason: "nobody knows the run", Running: true},
 			},
-		}, {Id: "n2", Draining: true, Silent: true}, {Id: "n3", Uuid: "u3", Away: true, Sandboxes: 2}}
+		}, {Id: "n2", Draining: true, Silent: true}, {Id: "n3", Uuid: "u3", Away: true, Sandboxes: 2}, {Id: "n4", Unready: []string{"no space: less than 128 MiB are free"}}}
 		s.NodePulls = []*errandv1.ImagePull{{
 			Reference: "docker.io/library/busybox:1", Phase: errandv1.PullPhase_PULL_PHASE_FETCHING, Bytes: 1 << 20, TotalBytes: 4 << 20, BytesPerSecond: 1 << 19,
 			Layers: 2, LayersDone: 1, Runs: []string{"r.default.b"}, Since: before(3 * time.Second),
@@ -194,7 +194,8 @@ func TestRenderedOutputs(t *testing.T) {
 		"runs": {"runs"}, "runs-failed": {"ls", "--status", "FAILED", "--app", "default"}, "runs-limit": {"runs", "--limit", "2"},
 		"show": {"show", "r.shop"}, "show-oom": {"show", "r.default.b"}, "show-unstarted": {"show", "r.default.c"}, "show-running": {"show", "r.default.d"},
 		"nodes": {"node", "ls"}, "node": {"node", "show", "n1"}, "node-silent": {"node", "show", "n2"}, "node-away": {"node", "show", "n3"},
-		"why": {"why", "r.default.b"}, "events": {"events", "r.default.b"}, "events-follow": {"events", "-f", "r.default.b"}, "images": {"image", "ls"},
+		"node-unready": {"node", "show", "n4"},
+		"why":          {"why", "r.default.b"}, "events": {"events", "r.default.b"}, "events-follow": {"events", "-f", "r.default.b"}, "images": {"image", "ls"},
 	} {
 		for _, format := range []string{"table", "json", "yaml"} {
 			t.Run(name+" "+format, func(t *testing.T) {
