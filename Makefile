@@ -29,6 +29,12 @@ guest: ## Build the helper that the node embeds and puts into each sandbox
 packages: ## Install what is missing from Debian's packages (as root)
 	@scripts/packages
 
+.PHONY: modules
+modules: ## Fetch the Go modules; a proxy that fails is asked again
+	@for module in . tools tools/golangci; do for try in 1 2 3 4; do \
+		(cd $$module && go mod download) && break || { [ $$try -lt 4 ] || exit 1; sleep $$((5 * try)); }; \
+	done; done
+
 .PHONY: demo
 demo: ## See a command run in a real container, from nothing
 	@scripts/demo
