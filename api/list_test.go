@@ -1,6 +1,7 @@
 package api_test
 
 import (
+	"context"
 	"fmt"
 	"slices"
 	"strings"
@@ -9,6 +10,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/errand-run/errand/api/codes"
+	"github.com/errand-run/errand/cluster/records"
 	recordv1 "github.com/errand-run/errand/messages/errand/record/v1"
 	errandv1 "github.com/errand-run/errand/messages/errand/v1"
 )
@@ -208,5 +210,31 @@ func TestListRefusesBadRequests(t *testing.T) {
 				t.Errorf("does not name %s: %v", c.field, err)
 			}
 		})
+	}
+}
+
+// An etcd may be set to take fewer operations at once than by default (--max-txn-ops).
+func TestListFromAStoreThatTakesFewOperations(t *testing.T) {
+	r := newRig(t)
+	var ids []string
+	for i := range 40 {
+		id := fmt.Sprintf("r.app.x%02d", i)
+		ids = append(ids, id)
+		r.put(id, func(*recordv1.Run) {})
+		if i < 20 {
+			r.end(id, recordv1.Status_STATUS_SUCCEEDED, 1_700_000_000_000+int64(i))
+		}
+	}
+	slices.Reverse(ids)
+	r.store.do = func(ctx context.Context, txn records.Txn) (records.Result, error) {
+		if len(txn.Then) > 16 {
+			return records.Result{}, records.Errorf(records.ClassInvalid, "too many operations in txn request")
+		}
+		return r.store.Store.Do(ctx, txn)
+	}
+	for range 2 {
+		if got, _ := r.listAll(&errandv1.ListRunsRequest{App: "app", PageSize: 100}); !slices.Equal(got, ids) {
+			t.Errorf("listed %v, want %v", got, ids)
+		}
 	}
 }

@@ -10,7 +10,8 @@ import (
 )
 
 const (
-	// opsPerTxnMax stays below the 128 that a default server allows.
+	// opsPerTxnMax stays below the 128 that a default server allows. One that allows fewer
+	// (--max-txn-ops) is found out.
 	opsPerTxnMax = 100
 	// scansAtOnce leaves the store room for the reads of others.
 	scansAtOnce = 16
@@ -23,8 +24,12 @@ const (
 func (s *Server) read(ctx context.Context, doing string, ops []records.Op) ([]records.OpResult, error) {
 	results := make([]records.OpResult, 0, len(ops))
 	for len(ops) > 0 {
-		n := min(len(ops), opsPerTxnMax)
+		n := min(len(ops), int(s.opsPerTxn.Load()))
 		result, err := s.config.Store.Do(ctx, records.Read(ops[:n]...))
+		if n > 1 && records.ClassOf(err) == records.ClassInvalid {
+			s.opsPerTxn.Store(int64(n / 2))
+			continue
+		}
 		if err != nil {
 			return nil, storeError(ctx, doing, err)
 		}

@@ -109,6 +109,8 @@ type Server struct {
 	inputs  inputs
 	streams atomic.Int64
 	direct  *directCalls
+	// opsPerTxn is how many reads the store takes at once, as far as is known.
+	opsPerTxn atomic.Int64
 	// checking holds the one Check that is under way.
 	checking chan struct{}
 	// identity names the store in positions; nil until it has been read.
@@ -149,6 +151,7 @@ func New(config Config) (*Server, error) {
 		}
 	}
 	s := &Server{config: config, quiet: quietMax, direct: newDirectCalls(), checking: make(chan struct{}, 1)}
+	s.opsPerTxn.Store(opsPerTxnMax)
 	s.token = sha256.Sum256([]byte(config.Token))
 	s.stopping, s.stop = context.WithCancelCause(context.Background())
 	var err error

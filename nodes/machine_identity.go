@@ -20,8 +20,8 @@ const (
 )
 
 // startsPerRead bounds the runs that are read at once, as the store bounds the
-// operations of a transaction.
-const startsPerRead = 100
+// operations of a transaction; one may be set to take far fewer than by default.
+const startsPerRead = 16
 
 func (m *Machine) readIdentity() records.Txn {
 	ops := m.keys.LoadSession(m.config.ID).Then
