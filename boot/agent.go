@@ -58,7 +58,7 @@ func (a *sandboxAgent) start(ctx context.Context) error {
 		ID: a.settings.Name, Keys: a.cluster.keys, UUID: a.storage.uuid,
 		Address: a.cluster.address(), Version: version(), BootID: boot, LogPath: a.storage.attemptLog,
 		SandboxesMax: a.settings.SandboxesMax, CPUMillis: a.settings.CPUMillis, MemoryBytes: a.settings.MemoryBytes,
-		Drivers: a.host.enabled, LightDrivers: []string{DriverNull}, Session: a.settings.session(),
+		Drivers: a.host.enabled, LightDrivers: []string{DriverNull}, Session: a.settings.session(), OnlyNode: true,
 		AcceptLostStore: a.settings.AcceptLossOf == LossOfStore, AcceptLostJournal: a.settings.AcceptLossOf == LossOfJournal,
 	})
 	if err != nil {

@@ -40,6 +40,9 @@ type Config struct {
 	LightDrivers []string
 	// Session says how the node holds its session; the zero value is solo.
 	Session SessionConfig
+	// OnlyNode keeps the node from a session while another one has any in the store: two
+	// whose routers do not know each other must not share one.
+	OnlyNode bool
 	// AcceptLostStore lets a node go on whose journal belongs to another store: the
 	// records of that are given up and what runs of them is stopped.
 	AcceptLostStore bool

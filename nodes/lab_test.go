@@ -23,6 +23,15 @@ type labStore struct {
 }
 
 func (s *labStore) holds(c records.Compare) bool {
+	if c.Prefix {
+		for key := range s.keys { //errand:unordered it has to hold for all
+			one := c
+			if one.Key, one.Prefix = key, false; strings.HasPrefix(key, c.Key) && !s.holds(one) {
+				return false
+			}
+		}
+		return true
+	}
 	kv := s.keys[c.Key]
 	value := kv.Mod
 	if c.Target == records.TargetCreate {
@@ -96,6 +105,8 @@ type lab struct {
 	fence   labFence
 	// accept is what the operator has said of losses.
 	accept struct{ store, journal bool }
+	// only is a node that may not share its store.
+	only bool
 
 	meta    *recordv1.JournalMeta
 	entries map[PlacementKey]*recordv1.JournalEntry
@@ -154,7 +165,7 @@ func (l *lab) launch() {
 	l.machine = NewMachine(MachineConfig{
 		Config: Config{
 			ID: "n1", Keys: l.keys, BootID: l.boot, LogPath: func(string, int32) string { return "/logs" }, SandboxesMax: 8, CPUMillis: 4000, MemoryBytes: 1 << 30,
-			Drivers: []string{"null"}, StartsInFlightMax: 2, Session: l.session,
+			Drivers: []string{"null"}, StartsInFlightMax: 2, Session: l.session, OnlyNode: l.only,
 			AcceptLostStore: l.accept.store, AcceptLostJournal: l.accept.journal,
 		},
 		Incarnation: l.lives, FreshUUID: "uuid-1",

@@ -17,6 +17,7 @@ const (
 	loadedDrain
 	loadedCluster
 	loadedAssignments
+	loadedNodes
 )
 
 // startsPerRead bounds the runs that are read at once, as the store bounds the
@@ -25,7 +26,13 @@ const startsPerRead = 16
 
 func (m *Machine) readIdentity() records.Txn {
 	ops := m.keys.LoadSession(m.config.ID).Then
-	return records.Read(append(ops, records.Get(m.keys.Cluster()), records.Range(m.keys.AssignmentsOf(m.config.ID)))...)
+	ops = append(ops, records.Get(m.keys.Cluster()), records.Range(m.keys.AssignmentsOf(m.config.ID)))
+	if m.config.OnlyNode {
+		others := records.Range(m.keys.Nodes())
+		others.Limit = 2 // its own, and one that is not
+		ops = append(ops, others)
+	}
+	return records.Read(ops...)
 }
 
 // identify proves by the store that the name and the journal are this machine's

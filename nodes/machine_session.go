@@ -52,6 +52,10 @@ func (m *Machine) judgeSession(loaded records.Result, try int) {
 	m.enterEra()
 	m.hearWord(info.GetRemoved())
 	_, m.draining = loaded.First(loadedDrain)
+	if err := m.judgeOthers(loaded); err != nil {
+		m.refuseSession(try, err)
+		return
+	}
 	kv, exists := loaded.First(loadedSession)
 	if !exists {
 		open := func() {
@@ -79,6 +83,37 @@ func (m *Machine) judgeSession(loaded records.Result, try int) {
 	default:
 		m.resume(kv, session, try)
 	}
+}
+
+// judgeOthers makes sure that nobody else takes part where only one node may: a node whose
+// session has ended while it was frozen may find that another one has come meanwhile, under
+// a name of its own, or, where the loss of a journal was accepted that is not lost, under
+// this one's. It registers when that one's session has ended.
+func (m *Machine) judgeOthers(loaded records.Result) error {
+	var others []records.KV
+	if m.config.OnlyNode {
+		others = loaded.Responses[loadedNodes].KVs
+	} else if kv, exists := loaded.First(loadedSession); exists {
+		others = []records.KV{kv}
+	}
+	for _, kv := range others {
+		session, name := &recordv1.NodeSession{}, records.LastPart(kv.Key)
+		if err := records.Decode(kv, session); err != nil {
+			return err
+		}
+		var who string
+		switch {
+		case name != m.config.ID:
+			who = fmt.Sprintf("node %q has this store", name)
+		case m.phase >= PhaseRegistered && session.GetGeneration() > m.meta.GetGeneration():
+			who = fmt.Sprintf("another daemon has this node's name, by registration %d, and the last of this one was %d", session.GetGeneration(), m.meta.GetGeneration())
+		default:
+			continue
+		}
+		return fmt.Errorf("%s, at %s, since %s: a cluster has one node so far, and what this one ran is stopped. Stop the one that should not be there; "+
+			"this one registers again when the other's session has ended", who, session.GetAddress(), time.UnixMilli(session.GetRegisteredAt()).UTC().Format(time.RFC3339))
+	}
+	return nil
 }
 
 // hearWord takes note of what somebody has said of this machine since its last session:
@@ -188,6 +223,9 @@ func (m *Machine) open(info *recordv1.NodeInfo, infoMod int64, assignments []rec
 func (m *Machine) enter(infoMod, lease int64, deadline time.Duration, try int) {
 	generation := m.meta.GetGeneration()
 	txn := m.keys.Register(m.config.ID, m.describe(generation, m.now.Milli()), lease, infoMod, m.info(generation, m.config.Session.Window()))
+	if m.config.OnlyNode {
+		txn = m.keys.Alone(txn)
+	}
 	m.commit(txn, func(result records.Result) {
 		if result.Err != nil || !result.Succeeded {
 			m.registerAgain(try, result.Err)

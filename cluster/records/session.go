@@ -20,6 +20,12 @@ func (k Keys) Register(node string, session *recordv1.NodeSession, lease, infoMo
 	}
 }
 
+// Alone makes a registration one that only comes about when no node has a session.
+func (k Keys) Alone(register Txn) Txn {
+	register.If = append(register.If, Compare{Key: k.Nodes(), Prefix: true, Target: TargetCreate, Relation: Equal})
+	return register
+}
+
 // Unregister ends a session that was seen at mod. Only its own node does this,
 // and only when its sandboxes are seen empty.
 func (k Keys) Unregister(node string, mod int64) Txn {
