@@ -85,8 +85,8 @@ func TestTracesOfSandboxesAreRemoved(t *testing.T) {
 	}
 }
 
-// At its start a node takes no trace for a sandbox: not for the one that its journal
-// knows either.
+// Of a start whose outcome was not heard nothing is left but a trace: what the command
+// did nobody can tell any more.
 func TestTraceIsNotTheSandboxOfAStartWhoseOutcomeIsUnknown(t *testing.T) {
 	s := newStation(t)
 	s.startErr = func(id string) error {
@@ -102,6 +102,8 @@ func TestTraceIsNotTheSandboxOfAStartWhoseOutcomeIsUnknown(t *testing.T) {
 	}
 }
 
+// At its start a node takes no trace for a sandbox: not for the one that its journal
+// knows either.
 func TestTraceIsNoSurvivor(t *testing.T) {
 	s := newStation(t)
 	s.reach("running")
