@@ -76,6 +76,10 @@ func unreachable(endpoints []string, err error) error {
 	if class != records.ClassUnavailable {
 		return records.Errorf(class, "etcd at %s: %w", strings.Join(endpoints, ", "), err)
 	}
+	if wantsUser(err) {
+		return records.Errorf(class, "etcd at %s takes only users that it knows, and nothing says who this is: give a certificate whose common name is one of them, "+
+			"or let it take whom it does not know by etcdctl auth disable: %w", strings.Join(endpoints, ", "), err)
+	}
 	reason := err
 	for _, endpoint := range endpoints {
 		network, address := "tcp", endpoint

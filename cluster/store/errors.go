@@ -88,6 +88,9 @@ func refusalOf(err error) (records.Class, bool) {
 	return records.ClassInternal, false
 }
 
+// wantsUser tells whether a server takes only users that it knows, and was not told of one.
+func wantsUser(err error) bool { return textOf(err) == textOf(rpctypes.ErrUserEmpty) }
+
 // textOf returns the text of the server's answer, without what was wrapped around
 // it: etcd's errors come as one of two types, of which only one knows itself.
 func textOf(err error) string {

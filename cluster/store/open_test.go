@@ -2,6 +2,7 @@ package store
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -10,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
 	"go.uber.org/zap/zaptest"
 	"go.uber.org/zap/zaptest/observer"
@@ -233,6 +235,24 @@ func TestOpenNamesEndpointsThatDoNotAnswer(t *testing.T) {
 				t.Errorf("after %v", took)
 			}
 		})
+	}
+}
+
+// An etcd that asks who is there does answer, and what it lacks is not patience.
+func TestOpenSaysThatEtcdWantsAUser(t *testing.T) {
+	server := startServers(t, 1, func(p *serverPlan) { p.Users = true })[0]
+	client := server.client()
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	_, added := client.UserAddWithOptions(ctx, "root", "", &clientv3.UserAddOptions{NoPassword: true})
+	_, granted := client.UserGrantRole(ctx, "root", "root")
+	_, enabled := client.AuthEnable(ctx)
+	if err := errors.Join(added, granted, enabled); err != nil {
+		t.Fatal(err)
+	}
+	_, err := Open(ctx, Config{Endpoints: []string{server.plan.Client}})
+	if err == nil || !strings.Contains(err.Error(), "common name") || strings.Contains(err.Error(), "does not answer") {
+		t.Errorf("%v", err)
 	}
 }
 

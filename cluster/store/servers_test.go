@@ -31,6 +31,8 @@ type serverPlan struct {
 	// OpsMax and Quota are the server's defaults where they are 0.
 	OpsMax uint
 	Quota  int64
+	// Users lets it be told of users.
+	Users bool
 }
 
 // serve is the whole of a server's process. It ends with its standard input.
@@ -50,7 +52,9 @@ func (p serverPlan) serve() error {
 	config := embed.NewConfig()
 	config.Name, config.Dir = p.Name, p.Dir
 	config.EnableGRPCGateway = false
-	config.AuthToken = ""
+	if !p.Users {
+		config.AuthToken = ""
+	}
 	config.UnsafeNoFsync = true
 	config.ZapLoggerBuilder = embed.NewZapLoggerBuilder(zap.NewNop())
 	peer, client := url.URL{Scheme: "http", Host: p.Peer}, url.URL{Scheme: "http", Host: p.Client}

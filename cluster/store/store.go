@@ -137,7 +137,7 @@ func firstAnswer(ctx context.Context, conn *connection) error {
 		if told == nil || ctx.Err() == nil {
 			told = err
 		}
-		if class := classify(err, outcome{sent: true}); class != records.ClassUnavailable || !backoff.wait(ctx) {
+		if class := classify(err, outcome{sent: true}); class != records.ClassUnavailable || wantsUser(err) || !backoff.wait(ctx) {
 			return told
 		}
 	}
