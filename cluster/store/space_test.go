@@ -240,8 +240,8 @@ func TestStoreNearItsQuotaTakesTheEndOfRunsAndNoOthers(t *testing.T) {
 	// What is free within the file is more when the server is slow, and commits oftener.
 	for i := 0; ; i++ {
 		backend.ForceCommit()
-		if size := backend.Size(); size-backend.SizeInUse() < size/30 {
-			quota.Store(size)
+		if size := backend.Size(); size-backend.SizeInUse() < size/40 {
+			quota.Store(size + size/10)
 			break
 		}
 		do(t, s, changing(records.ChangeCreate, "b"+strconv.Itoa(i), strings.Repeat("1", 64<<10)))
