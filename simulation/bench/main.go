@@ -33,6 +33,8 @@ type sizes struct {
 	// watched is how many ends a watcher must have seen while the host was calm, watchedMax
 	// after how many it gives up.
 	watched, watchedMax int
+	// deadlines is how many runs come to each kind of deadline.
+	deadlines int
 	// pairs is how often errand run and ctr run alternate.
 	pairs int
 	// commands is how many a batch has that a peer is given.
@@ -44,8 +46,8 @@ type sizes struct {
 }
 
 var (
-	full  = sizes{rounds: 5, slice: 4 * time.Second, starts: 5, idle: 5 * time.Second, watched: 1000, watchedMax: 3000, pairs: 30, commands: 200, live: 100_000, finished: [2]int{10_000, 1_000_000}}
-	quick = sizes{rounds: 2, slice: time.Second, starts: 2, idle: time.Second, watched: 20, watchedMax: 100, pairs: 5, commands: 40, live: 5_000, finished: [2]int{10_000, 100_000}}
+	full  = sizes{rounds: 5, slice: 4 * time.Second, starts: 5, idle: 5 * time.Second, watched: 1000, watchedMax: 3000, deadlines: 200, pairs: 30, commands: 200, live: 100_000, finished: [2]int{10_000, 1_000_000}}
+	quick = sizes{rounds: 2, slice: time.Second, starts: 2, idle: time.Second, watched: 20, watchedMax: 100, deadlines: 20, pairs: 5, commands: 40, live: 5_000, finished: [2]int{10_000, 100_000}}
 )
 
 // bench is one part of the table.
@@ -58,6 +60,7 @@ type bench struct {
 var benches = []bench{
 	{"start", startAndIdle},
 	{"exit", exitToWatcher},
+	{"deadlines", deadlines},
 	{"lifecycles", lifecycles},
 	{"inprocess", inProcess},
 	{"process", processDriver},

@@ -73,15 +73,16 @@ func TestDefaultsOfARun(t *testing.T) {
 }
 
 const (
-	// deadlineSlack is how late a deadline may be kept.
+	// deadlineSlack is how late a deadline may be kept on a machine that has other things
+	// to do; a quiet one keeps it within a second, as the benchmark measures.
 	deadlineSlack = time.Second + busy/2
 	// takeover is over what time a daemon that has come back wakes what waits.
 	takeover = time.Second
 )
 
-// Deadlines are kept within a second by a daemon that lives; one that was killed at the
-// moment keeps them when it is back.
-func TestDeadlinesAreKeptToTheSecond(t *testing.T) {
+// A daemon that lives keeps deadlines in time; one that was killed at the moment keeps
+// them when it is back.
+func TestDeadlinesAreKept(t *testing.T) {
 	t.Parallel()
 	const (
 		deadline = 6 * time.Second
