@@ -20,9 +20,9 @@ const (
 	// QuotaDefault is the most that the file of an embedded server may grow to, in bytes,
 	// where Config.QuotaBytes says nothing.
 	QuotaDefault = 8 << 30
-	// QuotaMin and QuotaMax bound what a user should be let choose: all of the file is
-	// read at each start.
+	// QuotaMin is the least that a user should be let choose.
 	QuotaMin = 16 << 20
+	// QuotaMax is the most: all of the file is read at each start.
 	QuotaMax = 64 << 30
 	// writeMax is more than one write can take of the file.
 	writeMax = 2 << 20
@@ -163,9 +163,9 @@ func (s *space) giveBack() {
 	if free < quota/20 && (!h.atQuota() || free < 2*h.least()) {
 		return
 	}
-	room, err := roomOf(s.dir)
-	if need := used + used/8 + spaceTight; err == nil && room.below(need, snapshotFiles) {
-		err = fmt.Errorf("its disk has %s free and takes %d files, and a copy needs %s and %d", records.SizeText(room.bytes), room.files, records.SizeText(need), snapshotFiles)
+	disk, err := roomOf(s.dir)
+	if need := used + used/8 + spaceTight; err == nil && disk.below(need, snapshotFiles) {
+		err = fmt.Errorf("its disk has %s free and takes %d files, and a copy needs %s and %d", records.SizeText(disk.bytes), disk.files, records.SizeText(need), snapshotFiles)
 	}
 	if err == nil {
 		err = data.Defrag()

@@ -19,10 +19,10 @@ import (
 )
 
 const (
-	// SpaceReserve is how many bytes must be free where the embedded store lies, and
-	// FilesReserve how many files one must be able to make there, or nothing new begins:
-	// no run is taken and none is placed.
+	// SpaceReserve is how many bytes must be free where the embedded store lies, or
+	// nothing new begins: no run is taken and none is placed.
 	SpaceReserve = 128 << 20
+	// FilesReserve is how many files one must be able to make there, or the same holds.
 	FilesReserve = 2048
 	// spaceTight is below what changes of runs that are there already live from the
 	// room that the store holds. Above it the server's next file fits, of 64 million
@@ -86,7 +86,7 @@ func roomOf(dir string) (room, error) {
 	}
 	r := room{bytes: int64(stat.Bavail) * stat.Bsize, files: math.MaxInt64} //nolint:gosec // bytes of a disk
 	if stat.Files > 0 {
-		r.files = int64(min(stat.Ffree, math.MaxInt64)) //nolint:gosec // bounded
+		r.files = int64(min(stat.Ffree, math.MaxInt64))
 	}
 	return r, nil
 }
