@@ -14,6 +14,8 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/protobuf/types/known/durationpb"
+
 	"github.com/errand-run/errand/api/client"
 	"github.com/errand-run/errand/cluster/records"
 	errandv1 "github.com/errand-run/errand/messages/errand/v1"
@@ -104,7 +106,9 @@ func (o onslaught) work(ctx context.Context, t *testing.T, address string, seed 
 			for i := worker; i < o.runs; i += o.parallel {
 				// Ids of its own: what another test leaves on the machine has other ones.
 				created, err := c.Submit(ctx, &errandv1.CreateRunRequest{
-					IdempotencyKey: fmt.Sprintf("left-%d-%d", seed, i), Spec: &errandv1.RunSpec{Image: "busybox", Command: []string{"true"}},
+					IdempotencyKey: fmt.Sprintf("left-%d-%d", seed, i),
+					// On a busy machine no container may be made between two kills: it is once they are over.
+					Spec: &errandv1.RunSpec{Image: "busybox", Command: []string{"true"}, StartDeadline: durationpb.New(time.Hour)},
 				})
 				if err == nil {
 					ended[i], err = c.Wait(ctx, created.GetId())
@@ -147,8 +151,10 @@ func (o onslaught) kill(t *testing.T, n *node, random *rand.Rand, done <-chan []
 				containerd()
 				both = false
 			}
+			began := time.Now()
 			n.start(t)
-			daemonAt.Reset(about(o.daemon))
+			// As long to live as it took to start, or nothing is ever made on a busy machine.
+			daemonAt.Reset(about(max(o.daemon, time.Since(began))))
 		case <-containerdAt.C:
 			if both = random.IntN(2) == 0; !both {
 				containerd()
