@@ -170,7 +170,8 @@ func whyWaiting(in func(phase, ...func(*recordv1.Run)) *recordv1.Run, owner func
 		},
 		{"the store fails", in(waiting), owner(func(o *actorv1.Explained) { o.StoreFailures = 3 }), []string{"STORE_FAILING the store has failed 3 times in a row", deadline}},
 		{
-			"the node takes no runs", in(waiting), Unrecorded{Unready: "no space", UnreadyNode: "n1"},
+			"the node takes no runs", in(waiting),
+			Unrecorded{Unready: "no space", UnreadyNode: "n1"},
 			[]string{"NODE_UNREADY node n1 takes no runs: no space", "OWNER_SILENT the run's owner did not answer: nothing is known beyond the record", deadline},
 		},
 		{

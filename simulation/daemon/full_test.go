@@ -14,8 +14,8 @@ import (
 )
 
 // startOnSmallDisk starts a node of a kind on a disk of its own of some bytes: the store,
-// the journal, the logs, and what containers write.
-func startOnSmallDisk(t *testing.T, k kind, size int64) *node {
+// the journal, the logs, and what containers write. More options of the mount may follow.
+func startOnSmallDisk(t *testing.T, k kind, size int64, more ...string) *node {
 	t.Helper()
 	if k.name == "containerd" {
 		needContainerd(t)
@@ -27,7 +27,7 @@ func startOnSmallDisk(t *testing.T, k kind, size int64) *node {
 		t.Skip("needs root, for a small disk")
 	}
 	n := &node{data: t.TempDir(), flags: append([]string{"--dev", "--runtime-dir", t.TempDir()}, k.flags...)}
-	if err := unix.Mount("tmpfs", n.data, "tmpfs", 0, fmt.Sprintf("size=%d", size)); err != nil {
+	if err := unix.Mount("tmpfs", n.data, "tmpfs", 0, strings.Join(append(more, fmt.Sprintf("size=%d", size)), ",")); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
@@ -155,5 +155,63 @@ func (n *node) canceledWithin(t *testing.T, id string, code int, within time.Dur
 	}
 	if s.ExitCode == nil || *s.ExitCode != code {
 		t.Errorf("the canceled run is %+v, want code %d", s, code)
+	}
+}
+
+// A run uses up the inodes of the disk and each that is given up, with bytes to spare.
+func TestRunThatUsesUpTheInodesIsCanceled(t *testing.T) {
+	t.Parallel()
+	for _, k := range kinds {
+		t.Run(k.name, func(t *testing.T) {
+			t.Parallel()
+			n := startOnSmallDisk(t, k, 400<<20, "nr_inodes=8192")
+			dir := filepath.Join(n.data, "many")
+			if k.name == "containerd" {
+				dir = "/many"
+			}
+			other := k.detach(t, n, nil, "sleep", "600")
+			n.awaitRunning(t.Context(), t, other)
+			maker := k.detach(t, n, nil, "sh", "-c", "mkdir "+dir+"; i=0; while :; do { true > "+dir+"/$i; } 2>/dev/null && i=$((i+1)); done")
+			n.awaitUnready(t, "inodes are used up")
+			n.awaitNoInodes(t)
+			if r := n.errand(t, append(append([]string{"run"}, k.args...), "--", "true")...); r.code != 125 || !strings.Contains(r.stderr, "inodes are used up") {
+				t.Errorf("a run: code %d, stderr %q", r.code, r.stderr)
+			}
+			if r := n.errand(t, "node", "ls"); r.code != 0 || !strings.Contains(r.stdout, "not ready") {
+				t.Errorf("node ls: %+v", r)
+			}
+			for _, id := range []string{other, maker} {
+				if r := n.errand(t, "cancel", "--force", id); r.code != 0 {
+					t.Errorf("cancel: %+v\n%s", r, n.log)
+				}
+				n.awaitStatus(t, id, "CANCELED", 2*time.Minute)
+			}
+			if k.name == "process" {
+				if err := os.RemoveAll(dir); err != nil {
+					t.Fatal(err)
+				}
+			}
+			awaitReady(t, n)
+			if r := n.errand(t, append(append([]string{"run"}, k.args...), "--", "echo", "again")...); r.code != 0 || r.stdout != "again\n" {
+				t.Errorf("a run after that: %+v\n%s", r, n.log)
+			}
+		})
+	}
+}
+
+// awaitNoInodes returns when no file can be made on the node's disk.
+func (n *node) awaitNoInodes(t *testing.T) {
+	t.Helper()
+	for limit := time.Now().Add(2 * time.Minute); ; <-time.After(20 * time.Millisecond) {
+		var stat unix.Statfs_t
+		if err := unix.Statfs(n.data, &stat); err != nil {
+			t.Fatal(err)
+		}
+		if stat.Ffree == 0 {
+			return
+		}
+		if time.Now().After(limit) {
+			t.Fatalf("%d files can be made\n%s", stat.Ffree, n.log)
+		}
 	}
 }
