@@ -1,6 +1,7 @@
 package api
 
 import (
+	"cmp"
 	"context"
 	"strings"
 	"sync"
@@ -23,11 +24,13 @@ const (
 // results in order. Reads of different transactions may see different revisions.
 func (s *Server) read(ctx context.Context, doing string, ops []records.Op) ([]records.OpResult, error) {
 	results := make([]records.OpResult, 0, len(ops))
+	known := cmp.Or(int(s.opsPerTxn.Load()), opsPerTxnMax)
+	most := known
 	for len(ops) > 0 {
-		n := min(len(ops), int(s.opsPerTxn.Load()))
+		n := min(len(ops), most)
 		result, err := s.config.Store.Do(ctx, records.Read(ops[:n]...))
 		if n > 1 && records.ClassOf(err) == records.ClassInvalid {
-			s.opsPerTxn.Store(int64(n / 2))
+			most = n / 2
 			continue
 		}
 		if err != nil {
@@ -37,6 +40,9 @@ func (s *Server) read(ctx context.Context, doing string, ops []records.Op) ([]re
 			return nil, fail(codes.Internal, "%s: the store answered %d of %d reads", doing, len(result.Responses), n)
 		}
 		results, ops = append(results, result.Responses...), ops[n:]
+	}
+	if most < known { // it was the number: fewer were not refused
+		s.opsPerTxn.Store(int64(most))
 	}
 	return results, nil
 }

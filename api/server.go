@@ -109,7 +109,7 @@ type Server struct {
 	inputs  inputs
 	streams atomic.Int64
 	direct  *directCalls
-	// opsPerTxn is how many reads the store takes at once, as far as is known.
+	// opsPerTxn is how many reads the store takes at once, 0 while nothing is known.
 	opsPerTxn atomic.Int64
 	// checking holds the one Check that is under way.
 	checking chan struct{}
@@ -151,7 +151,6 @@ func New(config Config) (*Server, error) {
 		}
 	}
 	s := &Server{config: config, quiet: quietMax, direct: newDirectCalls(), checking: make(chan struct{}, 1)}
-	s.opsPerTxn.Store(opsPerTxnMax)
 	s.token = sha256.Sum256([]byte(config.Token))
 	s.stopping, s.stop = context.WithCancelCause(context.Background())
 	var err error
